@@ -1,0 +1,1 @@
+"""text -> ranked tools. Imports none of the other rooms."""

@@ -1,0 +1,31 @@
+"""The two things the rest of the house asks of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from retrievers.types import Ranking
+
+FindModel = Callable[[str], Path]
+"""Turns a model reference (`bundled:…`, a folder, a Hugging Face id) into a folder on this machine."""
+
+
+class Retriever(Protocol):
+    """Ranks tools for text it may never have seen; frozen once opened."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the exact index this retriever answers from."""
+        ...
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        """One ranking a query, at most k places each; an empty query finds nothing."""
+        ...
+
+
+class Detector(Protocol):
+    """Says which queries need a tool at all."""
+
+    def needs_tool(self, queries: Sequence[str]) -> list[bool]: ...

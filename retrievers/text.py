@@ -1,0 +1,105 @@
+"""How a tool becomes text, and how text becomes words. The only place for either.
+
+Names are split so that `getWeatherByCity`, `find_symbol` and `v2/get-meta-data` match words:
+
+>>> words("getWeatherByCity"), words("v2/get-meta-data"), words("HTTPServer2")
+(['get', 'Weather', 'By', 'City'], ['v2', 'get', 'meta', 'data'], ['HTTP', 'Server2'])
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection
+
+from retrievers.types import Tool
+
+LONGEST_QUERY = 20_000
+"""Characters of a query that are read. No encoder looks further, and a pasted log file must not stall a search."""
+
+_SEPARATORS = re.compile(r"[\W_]+")
+_HUMPS = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])")
+# Scripts written without spaces: Han, kana, Thai, Lao, Khmer, Myanmar. Hangul has spaces, but inflects: pairs help there too.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+
+def clean(text: str) -> str:
+    """Text that every tokenizer survives: no lone surrogates, no control characters, bounded length."""
+    text = text[:LONGEST_QUERY].encode("utf-8", "replace").decode("utf-8")
+    return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text).strip()
+
+
+def words(name: str) -> list[str]:
+    """The words of an identifier, in their own case."""
+    return [word for part in _SEPARATORS.split(name) for word in _HUMPS.split(part) if word]
+
+
+FIELDS = ("name", "description", "parameters", "provider", "category")
+"""What of a tool is indexed, unless an index says otherwise."""
+
+
+def document(tool: Tool, fields: Collection[str] = FIELDS) -> str:
+    """A tool as the text that is indexed: its name, what it does, what it takes, where it belongs.
+
+    The name stands twice when splitting changes it: encoders know "get weather", users paste `getWeather`.
+    """
+    lines = []
+    name = tool.name.strip()
+    if "name" in fields:
+        spaced = " ".join(words(name))
+        lines.append(name if " " in name or spaced.casefold() == name.casefold() else f"{name} ({spaced})")
+    if "description" in fields and tool.description:
+        lines.append(tool.description)
+    if "parameters" in fields and tool.parameters:
+        lines.append("Parameters: " + "; ".join(_parameter(p.name, p.type, p.description) for p in tool.parameters))
+    belongs = [value for field, value in (("provider", tool.provider), ("category", tool.category)) if field in fields]
+    belongs = [value for value in belongs if value and value.casefold() not in name.casefold()]
+    if belongs:
+        lines.append("From: " + ", ".join(belongs))
+    return "\n".join(lines)
+
+
+def _parameter(name: str, kind: str, description: str) -> str:
+    return name + (f" ({kind})" if kind else "") + (f": {description}" if description else "")
+
+
+def tokens(text: str) -> list[str]:
+    """Words for lexical search: any script, identifiers split, case and width folded.
+
+    A camelCase word gives its parts and itself, since people write both `YouTube` and `youtube`. Runs of a script
+    without spaces give overlapping pairs of characters.
+    """
+    found: list[str] = []
+    for part in _SEPARATORS.split(unicodedata.normalize("NFKC", text)):
+        if not part:
+            continue
+        for piece in _runs(part):
+            humps = _HUMPS.split(piece)
+            found.append(piece.casefold())
+            if len(humps) > 1:
+                found.extend(hump.casefold() for hump in humps)
+    return [token for token in found if token not in STOPWORDS]
+
+
+def _runs(part: str) -> list[str]:
+    """A separator-free piece as words: runs of unspaced scripts become character pairs."""
+    pieces: list[str] = []
+    last = 0
+    for match in _UNSPACED.finditer(part):
+        if match.start() > last:
+            pieces.append(part[last : match.start()])
+        run = match.group()
+        pieces.extend(run[i : i + 2] for i in range(max(1, len(run) - 1)))
+        last = match.end()
+    if last < len(part):
+        pieces.append(part[last:])
+    return pieces
+
+
+STOPWORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
+    "this to was will with i me my you your we our can could would please".split()
+)
+"""English function words. Queries are whole sentences and documents are not, so plain idf does not quiet them."""

@@ -1,0 +1,64 @@
+"""The words every room uses: Tool, Hit, Ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+ToolId = str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a tool."""
+
+    name: str
+    type: str = ""
+    description: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Something an agent can call. How it reads as text is defined in `retrievers.text.document`."""
+
+    id: ToolId
+    name: str
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    category: str = ""
+    provider: str = ""
+    schema: str = ""
+    """The arguments' JSON Schema exactly as the source gave it, for callers that paste it; "" where there was none."""
+
+
+class Hit(NamedTuple):
+    """One place in a ranking."""
+
+    tool_id: ToolId
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Tool ids, best first, with their scores; equal scores stand in the order of the ids."""
+
+    ids: tuple[ToolId, ...] = ()
+    scores: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return (Hit(tool, score) for tool, score in zip(self.ids, self.scores, strict=True))
+
+    def cut(self, k: int) -> Ranking:
+        """The first k places."""
+        return Ranking(self.ids[:k], self.scores[:k])
+
+
+def ranked(scored: Iterable[tuple[ToolId, float]], k: int) -> Ranking:
+    """The k best of (tool, score) pairs; the one place outside numpy code where ties are broken."""
+    best = sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
+    return Ranking(tuple(tool for tool, _ in best), tuple(score for _, score in best))

@@ -1,0 +1,1 @@
+"""rewrites + gold -> scores. May import the types and protocols of retrievers."""

@@ -1,0 +1,1 @@
+"""text -> better text. Imports none of the other rooms."""
