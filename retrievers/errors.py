@@ -1,12 +1,12 @@
 """What can go wrong in this room, each a child of the builtin a stranger would catch.
 
-    BadInput (ValueError)                a file or value the user gave is wrong; the message names file and line
-    IndexMissing (FileNotFoundError)     no finished index in that folder
-    IndexBroken (OSError)                an index that is half written, damaged, or of another format
-    IndexBusy (TimeoutError)             another writer held the folder too long
-    ModelMissing (FileNotFoundError)     a model that is neither here nor to be fetched
-    ModelMismatch (ValueError)           the index was made with other weights than the ones at hand
-    OutOfDisk (OSError)                  the disk, the quota or the file size limit is exhausted
+BadInput (ValueError)                a file or value the user gave is wrong; the message names file and line
+IndexMissing (FileNotFoundError)     no finished index in that folder
+IndexBroken (OSError)                an index that is half written, damaged, or of another format
+IndexBusy (TimeoutError)             another writer held the folder too long
+ModelMissing (FileNotFoundError)     a model that is neither here nor to be fetched
+ModelMismatch (ValueError)           the index was made with other weights than the ones at hand
+OutOfDisk (OSError)                  the disk, the quota or the file size limit is exhausted
 """
 
 from __future__ import annotations

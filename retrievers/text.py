@@ -19,7 +19,7 @@ LONGEST_QUERY = 20_000
 
 _SEPARATORS = re.compile(r"[\W_]+")
 _HUMPS = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Scripts written without spaces: Han, kana, Thai, Lao, Khmer, Myanmar. Hangul has spaces, but inflects: pairs help there too.
+# Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, which inflects, so that pairs help.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
@@ -80,7 +80,16 @@ def tokens(text: str) -> list[str]:
             found.append(piece.casefold())
             if len(humps) > 1:
                 found.extend(hump.casefold() for hump in humps)
-    return [token for token in found if token not in STOPWORDS]
+    return [_singular(token) for token in found if token not in STOPWORDS]
+
+
+def _singular(word: str) -> str:
+    """English plurals folded (Harman's S-stemmer): people ask for flights, tools search a flight."""
+    if len(word) < 4 or not word.isascii() or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    return word[:-2] if word.endswith(("ses", "xes", "zes", "ches", "shes")) else word[:-1]
 
 
 def _runs(part: str) -> list[str]:
@@ -99,7 +108,9 @@ def _runs(part: str) -> list[str]:
 
 
 STOPWORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
-    "this to was will with i me my you your we our can could would please".split()
+    """a about also am an and any are as at be been being but by can could did do does doing each few for from had has
+    have having he her here him his how i if in into is it its just me more most my need no not now of on only or other
+    our out please same she should so some such than that the their them then there these they this those to too up us
+    very want was we were what when where which who whom why will with would you your""".split()
 )
 """English function words. Queries are whole sentences and documents are not, so plain idf does not quiet them."""

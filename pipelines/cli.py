@@ -1,0 +1,112 @@
+"""The commands. This file knows flags and exit codes; what happens lives past the argument parser, with its imports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipelines.failures import exit_code, sentence
+
+Handler = Callable[[argparse.Namespace], int]
+EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong"
+
+
+def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    """Parses, runs, and turns what goes wrong into one sentence and an exit code."""
+    arguments = parser.parse_args(argv)
+    handler: Handler = arguments.handler
+    try:
+        return handler(arguments)
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; nothing is wrong
+        return 0
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        print(f"{parser.prog}: {sentence(error)}", file=sys.stderr)
+        return code
+
+
+def index(argv: Sequence[str] | None = None) -> int:
+    """rewrite-index: make an index and keep it alive."""
+    parser = argparse.ArgumentParser(
+        "rewrite-index",
+        description="Build a tool index, search it, and keep it in step with its catalogue.",
+        epilog=EXITS,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _index_writers(commands)
+    _index_readers(commands)
+    return run(parser, argv)
+
+
+def _index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    build = commands.add_parser("build", help="catalogue -> sealed index folder", epilog=EXITS)
+    build.set_defaults(handler=_later("build"))
+    build.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; see configs/index/")
+    build.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key of the config"
+    )
+    build.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+
+    add = commands.add_parser("add", help="add or update tools without rebuilding", epilog=EXITS)
+    add.set_defaults(handler=_later("add"))
+    add.add_argument("index", type=Path, metavar="INDEX")
+    add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files or folders holding the tools to add")
+    add.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
+
+    remove = commands.add_parser("remove", help="take tools out", epilog=EXITS)
+    remove.set_defaults(handler=_later("remove"))
+    remove.add_argument("index", type=Path, metavar="INDEX")
+    remove.add_argument("ids", nargs="+", metavar="ID", help="tool ids; - reads them from standard input, one a line")
+    for parser in (build, add, remove):
+        parser.add_argument(
+            "--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)"
+        )
+        parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+
+
+def _index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    info = commands.add_parser("info", help="what an index holds", epilog=EXITS)
+    info.set_defaults(handler=_later("info"))
+    info.add_argument("index", type=Path, metavar="INDEX")
+
+    verify = commands.add_parser("verify", help="check every byte of an index against its manifest", epilog=EXITS)
+    verify.set_defaults(handler=_later("verify_index"))
+    verify.add_argument("index", type=Path, metavar="INDEX")
+
+    lint = commands.add_parser("lint", help="what in a catalogue will make retrieval fail", epilog=EXITS)
+    lint.set_defaults(handler=_later("lint_catalogue"))
+    lint.add_argument("source", metavar="INDEX|CATALOGUE")
+    lint.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
+    lint.add_argument("--most", type=int, default=5, metavar="N", help="findings shown of each check (5); 0: all")
+
+    search = commands.add_parser("search", help="ask an index, its retrievers side by side", epilog=EXITS)
+    search.set_defaults(handler=_later("search"))
+    search.add_argument("index", type=Path, metavar="INDEX")
+    search.add_argument(
+        "text", nargs="+", metavar="TEXT", help="utterances; - reads them from standard input, one a line"
+    )
+    search.add_argument("--retriever", action="append", metavar="NAME", help="which retrievers to ask (all)")
+    search.add_argument("-k", type=int, default=5, help="how many tools (5)")
+    search.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    for parser in (info, lint, search):
+        parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _later(name: str) -> Handler:
+    """A handler that imports its module when called: help stays instant."""
+
+    def handler(arguments: argparse.Namespace) -> int:
+        from pipelines import index_commands
+
+        chosen: Handler = getattr(index_commands, name)
+        return chosen(arguments)
+
+    return handler

@@ -1,0 +1,192 @@
+"""YAML -> frozen dataclasses. A key nobody reads is an error that names the nearest one that somebody does."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from retrievers.errors import BadInput
+
+Config = TypeVar("Config")
+Path_ = tuple[str, ...]
+
+
+class ConfigError(BadInput):
+    """A config that cannot be meant; the message names file, line and key."""
+
+
+def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
+    """The config in a file, with `dotted.key=value` overrides on top."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"no config file {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as UTF-8 text ({error})") from error
+    lines: dict[Path_, int] = {}
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = _plain(root, (), lines, path) if root else {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{place}: not valid YAML ({getattr(error, 'problem', error)})") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
+    return parse(kind, _override(data, overrides), str(path), lines)
+
+
+def parse(kind: type[Config], data: Any, source: str = "config", lines: dict[Path_, int] | None = None) -> Config:
+    """A dataclass out of plain data."""
+    result: Config = _Builder(source, lines or {}).value(kind, data, ())
+    return result
+
+
+def dump(config: Any) -> str:
+    """The resolved config as YAML."""
+    return yaml.safe_dump(_simple(config), sort_keys=False, allow_unicode=True)
+
+
+def _simple(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _simple(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _simple(item) for key, item in value.items()}
+    return [_simple(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _plain(node: yaml.Node, at: Path_, lines: dict[Path_, int], path: Path) -> Any:
+    """Plain data, remembering the line of every key."""
+    lines[at] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in found:
+                raise ConfigError(f"{path}:{line}: the key {'.'.join((*at, name))} stands twice")
+            found[name] = _plain(value, (*at, name), lines, path)
+            lines[*at, name] = line
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, (*at, str(i)), lines, path) for i, item in enumerate(node.value)]
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node)
+    finally:
+        loader.dispose()
+
+
+def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    for text in overrides:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f"--set takes key=value, not {text!r}")
+        at = key.strip().split(".")
+        place = data
+        for name in at[:-1]:
+            inner = place.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {key}: {name} holds a value, not keys")
+            place = inner
+        try:
+            place[at[-1]] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text!r}: the value is not valid YAML") from error
+    return data
+
+
+class _Builder:
+    """Turns plain data into typed values, one method a shape."""
+
+    def __init__(self, source: str, lines: dict[Path_, int]) -> None:
+        self._source, self._lines = source, lines
+
+    def fail(self, at: Path_, message: str) -> ConfigError:
+        line = next((self._lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in self._lines), None)
+        return ConfigError(f"{self._source}{f':{line}' if line else ''}: {message}")
+
+    def value(self, kind: Any, data: Any, at: Path_) -> Any:
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(kind, data, at)
+        if origin in (Union, types.UnionType):
+            return self._union(arguments, data, at)
+        if origin is Literal:
+            if data not in arguments:
+                raise self._choice(at, data, [str(argument) for argument in arguments])
+            return data
+        if origin is tuple:
+            # One value stands for a list of one.
+            items = data if isinstance(data, list) else [data]
+            return tuple(self.value(arguments[0], item, (*at, str(i))) for i, item in enumerate(items))
+        if origin is dict:
+            if not isinstance(data, dict):
+                raise self.fail(at, f"{_dotted(at)} must hold keys, not {data!r}")
+            return {key: self.value(arguments[1], item, (*at, key)) for key, item in data.items()}
+        return self._scalar(kind, data, at)
+
+    def _scalar(self, kind: Any, data: Any, at: Path_) -> Any:
+        if kind is Any or (kind is not float and type(data) is kind):
+            return data
+        if kind is float and type(data) in (int, float):
+            return float(data)
+        raise self.fail(at, f"{_dotted(at)} must be {_SPOKEN.get(kind, kind)}, not {data!r}")
+
+    def _union(self, arguments: tuple[Any, ...], data: Any, at: Path_) -> Any:
+        if data is None and type(None) in arguments:
+            return None
+        choices = [argument for argument in arguments if argument is not type(None)]
+        if len(choices) == 1:
+            return self.value(choices[0], data, at)
+        kinds = {typing.get_args(typing.get_type_hints(choice)["kind"])[0]: choice for choice in choices}
+        if not isinstance(data, dict) or "kind" not in data:
+            raise self.fail(at, f"{_dotted(at)} needs a kind: {', '.join(kinds)}")
+        if data["kind"] not in kinds:
+            raise self._choice((*at, "kind"), data["kind"], list(kinds))
+        return self._dataclass(kinds[data["kind"]], data, at)
+
+    def _dataclass(self, kind: Any, data: Any, at: Path_) -> Any:
+        if not isinstance(data, dict):
+            raise self.fail(at, f"{_dotted(at)} must hold keys, not {data!r}")
+        hints = typing.get_type_hints(kind)
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        for key in data:
+            if key not in fields:
+                raise self.fail((*at, key), f"unknown key {_dotted((*at, key))}{_nearest(key, list(fields))}")
+        needed = [
+            name
+            for name, field in fields.items()
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        ]
+        for name in needed:
+            if name not in data:
+                raise self.fail(at, f"the key {_dotted((*at, name))} is missing")
+        values = {key: self.value(hints[key], item, (*at, key)) for key, item in data.items()}
+        try:
+            return kind(**values)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise self.fail(at, f"{_dotted(at)}: {error}" if at else str(error)) from error
+
+    def _choice(self, at: Path_, data: Any, known: list[str]) -> ConfigError:
+        return self.fail(at, f"{_dotted(at)} cannot be {data!r}{_nearest(str(data), known)}")
+
+
+_SPOKEN = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _dotted(at: Path_) -> str:
+    return ".".join(at) or "the config"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"

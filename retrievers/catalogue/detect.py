@@ -1,0 +1,92 @@
+"""Which format a catalogue is in, told by its content; file names and endings are not looked at.
+
+    folder  corpus.jsonl in it                                             beir
+            tool.json or category/tool.json with an api_list in it         toolbench
+    file    lines of JSON objects, or one object, with `_id`               beir
+            an object with `openapi` or `swagger`, or YAML with that key   openapi
+            an object, or a list of objects, with `api_list`               toolbench
+            a JSON-RPC answer, or tools with `inputSchema`                 mcp
+            other objects with `name` or `function`, wrapped or not        functions
+            a first line with a column of ours in it                       csv
+
+Broken JSON is reported as such, not as an unknown format.
+"""
+
+from __future__ import annotations
+
+import re
+
+from retrievers.catalogue.csv_table import COLUMNS, header
+from retrievers.catalogue.source import Source
+from retrievers.catalogue.toolbench import tool_files
+from retrievers.errors import BadInput
+
+_YAML_KEY = re.compile(r"^[\"']?(?:openapi|swagger)[\"']?[ \t]*:", re.MULTILINE)
+
+
+def detected(source: Source) -> str | None:
+    """The name of the format, or None where nothing fits."""
+    if source.is_folder:
+        return _folder(source)
+    text = source.text.lstrip()
+    if not text:
+        raise BadInput(f"{source.path} is empty; give a catalogue with at least one tool")
+    if source.is_lines:
+        _, row = next(source.rows())
+        return _entry(row)
+    if text.startswith(("{", "[")):
+        return _document(source.document)
+    if _YAML_KEY.search(text):
+        return "openapi"
+    if set(header(source)) & set(COLUMNS):
+        return "csv"
+    return None
+
+
+def _folder(source: Source) -> str | None:
+    if (source.path / "corpus.jsonl").is_file():
+        return "beir"
+    first = next(iter(tool_files(source.path)), None)
+    if first is None:
+        return None
+    document = Source.at(first).document
+    return "toolbench" if isinstance(document, dict) and "api_list" in document else None
+
+
+def _document(value: object) -> str | None:
+    if isinstance(value, list):
+        return _first(value)
+    if not isinstance(value, dict):
+        return None
+    if "openapi" in value or "swagger" in value:
+        return "openapi"
+    if "api_list" in value:
+        return "toolbench"
+    if value.keys() & {"jsonrpc", "result", "serverInfo", "nextCursor"}:
+        return "mcp"
+    for wrapper in ("tools", "functions"):
+        if isinstance(value.get(wrapper), list):
+            return _first(value[wrapper])
+    return _entry(value)
+
+
+def _first(values: list[object]) -> str | None:
+    """The format of a list. An empty one is a list of no functions, which is then refused as such."""
+    if not values:
+        return "functions"
+    first = values[0]
+    if isinstance(first, dict) and first.keys() & {"result", "tools"}:
+        return "mcp"
+    return _entry(first)
+
+
+def _entry(value: object) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    if "_id" in value:
+        return "beir"
+    if "api_list" in value:
+        return "toolbench"
+    if "inputSchema" in value:
+        return "mcp"
+    return "functions" if value.keys() & {"name", "function"} else None

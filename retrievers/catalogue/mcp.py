@@ -1,0 +1,62 @@
+"""What an MCP server answers to tools/list.
+
+Three shapes: the bare result {"tools": […]}, the JSON-RPC envelope {"result": {"tools": […]}}, a list of tools. A list
+of answers, one a page or a server, is read as all of them together. `serverInfo` (from the initialize answer) beside
+the tools names the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from retrievers.catalogue.fields import as_object, kind, list_at, name_at, object_at, text_at, text_or_nothing
+from retrievers.catalogue.schema import compact, parameters_of
+from retrievers.catalogue.source import Source
+from retrievers.errors import BadInput
+from retrievers.types import Tool
+
+
+def read(source: Source) -> Iterator[tuple[str, Tool]]:
+    """The tools of one answer or of a list of answers, with their places."""
+    if source.is_lines:
+        for place, row in source.rows():
+            yield from _entry(row, place, "")
+    elif isinstance(source.document, list):
+        for number, value in enumerate(source.document):
+            place = f"{source.path}, entry {number + 1}"
+            yield from _entry(as_object(value, place), place, "")
+    else:
+        yield from _entry(as_object(source.document, str(source.path)), str(source.path), "")
+
+
+def _entry(value: Mapping[str, object], place: str, server: str) -> Iterator[tuple[str, Tool]]:
+    """An answer, an envelope around one, or a tool on its own."""
+    server = text_at(object_at(value, "serverInfo", place), "name", place) or server
+    if "result" in value:
+        yield from _entry(object_at(value, "result", place), place, server)
+    elif "tools" in value:
+        for number, tool in enumerate(list_at(value, "tools", place)):
+            where = f"{place}, tools[{number}]"
+            yield where, _tool(as_object(tool, where), where, server)
+    elif "error" in value:
+        error = value["error"]
+        said = " ".join(text_or_nothing(error, "message").split()) if isinstance(error, dict) else kind(error)
+        raise BadInput(f"{place}: the server answered with an error ({said}); ask it for tools/list again")
+    elif value.keys() & {"name", "inputSchema"}:
+        yield place, _tool(value, place, server)
+    else:
+        raise BadInput(f"{place}: no 'tools' and no 'result' in it; give the server's answer to tools/list")
+
+
+def _tool(value: Mapping[str, object], place: str, server: str) -> Tool:
+    name = name_at(value, "name", place)
+    schema = object_at(value, "inputSchema", place)
+    title = text_at(value, "title", place)
+    return Tool(
+        id=f"{server}/{name}" if server else name,
+        name=name,
+        description=text_at(value, "description", place) or title,
+        parameters=parameters_of(schema, place),
+        provider=server,
+        schema=compact(schema),
+    )

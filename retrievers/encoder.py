@@ -1,0 +1,66 @@
+"""A sentence-transformers model, known by the hash of its weights, loaded when first asked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievers.errors import ModelMissing
+
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".onnx"}
+_NOTES = {".md", ".gitattributes", ".lock"}
+
+
+def fingerprint(folder: Path) -> str:
+    """The hash of everything in a model folder that can change a vector."""
+    digest = hashlib.sha256()
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    names = [name for name in names if name.suffix not in _NOTES and not any(p.startswith(".") for p in name.parts)]
+    if not any(name.suffix in _WEIGHTS for name in names):
+        raise ModelMissing(f"{folder} holds no model weights; give a sentence-transformers folder")
+    for name in names:
+        digest.update(f"{name.as_posix()}\0".encode())
+        with (folder / name).open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+class Encoder:
+    """Texts to unit vectors."""
+
+    def __init__(self, folder: Path, batch_size: int, device: str | None = None) -> None:
+        self.folder, self.batch_size, self.device = folder, batch_size, device
+        self.fingerprint = fingerprint(folder)
+        self._model: Any = None
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """(texts, dimensions), each row of length 1."""
+        return self._encode("encode_query", texts)
+
+    def documents(self, texts: Sequence[str]) -> np.ndarray:
+        """(texts, dimensions), each row of length 1."""
+        return self._encode("encode_document", texts)
+
+    def _encode(self, method: str, texts: Sequence[str]) -> np.ndarray:
+        if self._model is None:
+            self._model = _load(self.folder, self.device)
+        vectors: np.ndarray = getattr(self._model, method)(
+            list(texts), batch_size=self.batch_size, normalize_embeddings=True, show_progress_bar=False
+        )
+        return vectors.astype(np.float32, copy=False)
+
+
+def _load(folder: Path, device: str | None) -> Any:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # Half precision on a CPU is ten times slower and no smaller in memory that matters.
+    kwargs = {"dtype": torch.float32} if where == "cpu" else {}
+    return SentenceTransformer(str(folder), device=where, model_kwargs=kwargs, local_files_only=True)

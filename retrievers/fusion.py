@@ -1,0 +1,127 @@
+"""Several ranked lists into one. Hybrid search and query rewriting both come here.
+
+interleave  takes places in turn: first of each list, second of each list, …; the right one when each list answers
+            another need, as the lists of a rewrite do
+rrf         sums weight / (rrf_k + place): rewards agreement, blind to scores
+max         keeps a tool's best score: only for lists on one scale
+weighted    sums weight x score, each list's scores stretched to 0..1 first
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from retrievers.errors import BadInput
+from retrievers.settings import FusionSettings
+from retrievers.text import words
+from retrievers.types import Ranking, Tool, ToolId, ranked
+
+
+def fuse(rankings: Sequence[Ranking], k: int, settings: FusionSettings) -> Ranking:
+    """One ranking of at most k places out of several."""
+    lists = [ranking.cut(settings.depth) for ranking in rankings]
+    weights = settings.weights or (1.0,) * len(lists)
+    if len(weights) != len(lists):
+        raise BadInput(f"{len(weights)} fusion weights for {len(lists)} lists")
+    match settings.method:
+        case "interleave":
+            return interleave(lists, k)
+        case "rrf":
+            return reciprocal_rank(lists, k, weights, settings.rrf_k)
+        case "max":
+            return maximum(lists, k)
+        case "weighted":
+            return weighted(lists, k, weights)
+
+
+def interleave(rankings: Sequence[Ranking], k: int) -> Ranking:
+    """The lists' places in turn, each tool once. A score is 1 / place, since the lists' own do not compare."""
+    chosen: dict[ToolId, None] = {}
+    for place in range(max(map(len, rankings), default=0)):
+        for ranking in rankings:
+            if place < len(ranking):
+                chosen.setdefault(ranking.ids[place])
+        if len(chosen) >= k:
+            break
+    ids = tuple(chosen)[:k]
+    return Ranking(ids, tuple(1.0 / (place + 1) for place in range(len(ids))))
+
+
+def reciprocal_rank(rankings: Sequence[Ranking], k: int, weights: Sequence[float], rrf_k: float) -> Ranking:
+    """Reciprocal rank fusion (Cormack et al., 2009)."""
+    scores: dict[ToolId, float] = {}
+    for ranking, weight in zip(rankings, weights, strict=True):
+        for place, tool in enumerate(ranking.ids, 1):
+            scores[tool] = scores.get(tool, 0.0) + weight / (rrf_k + place)
+    return ranked(((tool, score) for tool, score in scores.items() if score > 0), k)
+
+
+def maximum(rankings: Sequence[Ranking], k: int) -> Ranking:
+    """Each tool's best score."""
+    scores: dict[ToolId, float] = {}
+    for ranking in rankings:
+        for tool, score in ranking:
+            scores[tool] = max(score, scores.get(tool, score))
+    return ranked(scores.items(), k)
+
+
+def weighted(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -> Ranking:
+    """Weighted sum of scores stretched to 0..1 within each list; a tool a list does not hold gets nothing from it."""
+    scores: dict[ToolId, float] = {}
+    for ranking, weight in zip(rankings, weights, strict=True):
+        if not ranking or not weight:
+            continue
+        low, high = min(ranking.scores), max(ranking.scores)
+        for tool, score in ranking:
+            # The last place keeps a little, so that being found at all counts.
+            share = 1.0 if high == low else 0.01 + 0.99 * (score - low) / (high - low)
+            scores[tool] = scores.get(tool, 0.0) + weight * share
+    return ranked(scores.items(), k)
+
+
+class ExactNames:
+    """Finds tools that the utterance names outright, so that they can rank first.
+
+    A tool is named when the whole utterance is its name, however spelled (`find symbol` for `find_symbol`), or when
+    its id, or a name that no prose contains by chance (`find_symbol`, `getWeather`, `v2/quotes`), stands in it.
+    A plain word such as `search` inside a sentence names nothing.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._whole: dict[str, list[ToolId]] = {}
+        self._literal: dict[str, list[ToolId]] = {}
+        for tool in tools:
+            self._whole.setdefault(_spelling(tool.name), []).append(tool.id)
+            for literal in {tool.id, tool.name}:
+                if _identifier_like(literal):
+                    self._literal.setdefault(literal.casefold(), []).append(tool.id)
+        self._whole.pop("", None)
+
+    def find(self, utterance: str) -> list[ToolId]:
+        """Ids of the tools named, in the order of their ids."""
+        named = set(self._whole.get(_spelling(utterance), ()))
+        for piece in re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()):
+            for literal in {piece, piece.strip(".:!?"), piece.removesuffix("()")}:
+                named.update(self._literal.get(literal, ()))
+        return sorted(named)
+
+    def promote(self, utterance: str, ranking: Ranking, k: int) -> Ranking:
+        """The ranking with named tools in front; their score is the best there was."""
+        named = self.find(utterance)
+        if not named:
+            return ranking.cut(k)
+        top = ranking.scores[0] if ranking else 1.0
+        rest = [hit for hit in ranking if hit.tool_id not in set(named)]
+        return Ranking(
+            (*named, *(hit.tool_id for hit in rest))[:k], (*(top for _ in named), *(hit.score for hit in rest))[:k]
+        )
+
+
+def _spelling(text: str) -> str:
+    return " ".join(words(text)).casefold()
+
+
+def _identifier_like(name: str) -> bool:
+    """True for names of several words written without spaces."""
+    return len(words(name)) > 1 and not re.search(r"\s", name)

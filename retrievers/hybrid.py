@@ -1,0 +1,45 @@
+"""A fusion of other retrievers of the same index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from retrievers.base import Retriever
+from retrievers.fusion import fuse
+from retrievers.kinds import Arrays, Block, Context
+from retrievers.rows import Rows
+from retrievers.settings import FusionSettings, HybridSettings
+from retrievers.types import Ranking
+
+
+class HybridKind:
+    """Keeps nothing of its own."""
+
+    def __init__(self, settings: HybridSettings, context: Context) -> None:
+        self._settings = settings
+
+    def identity(self) -> dict[str, str]:
+        return {}
+
+    def rows(self, documents: Sequence[str]) -> Arrays:
+        return {}
+
+    def merge(self, blocks: Sequence[Block]) -> Arrays:
+        return {}
+
+    def open(
+        self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
+    ) -> Retriever:
+        return Hybrid([other(name) for name in self._settings.of], self._settings.fusion, fingerprint)
+
+
+class Hybrid:
+    """Asks every part, fuses the answers."""
+
+    def __init__(self, parts: Sequence[Retriever], fusion: FusionSettings, fingerprint: str) -> None:
+        self._parts, self._fusion, self.fingerprint = parts, fusion, fingerprint
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        depth = max(k, self._fusion.depth)
+        answers = [part.search(queries, depth) for part in self._parts]
+        return [fuse(lists, k, self._fusion) for lists in zip(*answers, strict=True)]

@@ -1,0 +1,152 @@
+"""Files of an index folder: written whole or not at all, named by their content, guarded by one lock.
+
+A file is written under a temporary name, flushed to the disk, and renamed to `<label>-<hash>.<ending>`. A name
+therefore always means the same bytes, old and new index share what did not change, and a killed writer leaves
+nothing but temporary files, which the next writer sweeps away.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from retrievers.errors import BadInput, IndexBroken, IndexBusy, OutOfDisk
+
+PART = ".part-"
+LOCK = ".lock"
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as the manifest names it."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+class _Hashing:
+    """A file that knows the hash of what went through it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        self.size += len(data)
+        return self._stream.write(data)
+
+
+@contextmanager
+def disk_room(folder: Path) -> Iterator[None]:
+    """Turns "no space left", "quota exceeded" and "file too large" into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise OutOfDisk(
+                f"no room left to write in {folder} ({os.strerror(error.errno)}); nothing was changed"
+            ) from error
+        raise
+
+
+def put(folder: Path, label: str, ending: str, write: Callable[[Any], object]) -> Entry:
+    """Writes one file through `write(stream)` and returns its entry."""
+    part = folder / f"{PART}{os.getpid()}-{time.monotonic_ns()}"
+    with disk_room(folder):
+        try:
+            with part.open("wb") as stream:
+                hashing = _Hashing(stream)
+                write(hashing)
+                stream.flush()
+                os.fsync(stream.fileno())
+            sha256 = hashing.digest.hexdigest()
+            name = f"{label}-{sha256[:16]}.{ending}"
+            os.replace(part, folder / name)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    return Entry(name, hashing.size, sha256)
+
+
+def put_bytes(folder: Path, label: str, ending: str, data: bytes) -> Entry:
+    """Writes bytes."""
+    return put(folder, label, ending, lambda stream: stream.write(data))
+
+
+def put_array(folder: Path, label: str, array: np.ndarray) -> Entry:
+    """Writes an array as a plain .npy file."""
+    return put(folder, label, "npy", lambda stream: np.save(stream, np.ascontiguousarray(array), allow_pickle=False))
+
+
+def check_size(folder: Path, entry: Entry) -> Path:
+    """The path of an entry whose size is right; the hash is `verify`'s business."""
+    path = folder / entry.file
+    size = path.stat().st_size
+    if size != entry.bytes:
+        raise IndexBroken(f"{path} has {size} bytes where the manifest says {entry.bytes}; build the index again")
+    return path
+
+
+def get_array(folder: Path, entry: Entry) -> np.ndarray:
+    """Maps an array into memory, read-only."""
+    path = check_size(folder, entry)
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise IndexBroken(f"{path} is not a readable array; run `rewrite-index verify`, then build again") from error
+    return array
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sweep(folder: Path, keep: set[str], is_ours: Callable[[str], bool]) -> None:
+    """Removes temporary files of dead writers and files that no manifest names. Call it under the lock only."""
+    for path in folder.iterdir():
+        if path.name.startswith(PART) or (path.is_file() and is_ours(path.name) and path.name not in keep):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def writer_lock(folder: Path, wait: float) -> Iterator[None]:
+    """Lets one writer in at a time. The kernel frees the lock when its holder dies, however it dies."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; an index is a folder")
+    with disk_room(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise IndexBusy(
+                        f"another process is writing to {folder}; waited {wait:g} s, nothing was changed"
+                    ) from error
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,128 @@
+"""manifest.json: what an index consists of. Written last and atomically; its hash is the index's fingerprint.
+
+segments     runs of tools, each with its texts and, for every retriever, its arrays; never changed once written
+dead         rows of a segment that were removed or replaced since
+retrievers   name -> settings and identity (facts, such as the hash of the encoder's weights, that must hold on opening)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrievers.errors import IndexBroken, IndexMissing
+from retrievers.index.files import PART, Entry, disk_room, sync_folder
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tools that was written at one time."""
+
+    count: int
+    tools: Entry
+    arrays: dict[str, dict[str, Entry]]
+    """retriever name -> array name -> file"""
+    dead: tuple[int, ...] = ()
+
+    def entries(self) -> list[Entry]:
+        """All files of the segment."""
+        return [self.tools, *(entry for named in self.arrays.values() for entry in named.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One retriever of the index."""
+
+    settings: dict[str, Any]
+    identity: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All there is to know about an index."""
+
+    text: tuple[str, ...]
+    retrievers: dict[str, Part]
+    segments: tuple[Segment, ...] = ()
+
+    def files(self) -> set[str]:
+        """Names of all files this manifest needs."""
+        return {entry.file for segment in self.segments for entry in segment.entries()}
+
+    def live(self) -> int:
+        """How many tools can be found."""
+        return sum(segment.count - len(segment.dead) for segment in self.segments)
+
+    def encode(self) -> bytes:
+        """The bytes on disk, the same for the same content."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False).encode()
+
+
+def write(folder: Path, manifest: Manifest) -> str:
+    """Seals the index: everything else is on the disk before this name points to it. Returns the fingerprint."""
+    data = manifest.encode()
+    part = folder / f"{PART}manifest-{os.getpid()}"
+    with disk_room(folder):
+        sync_folder(folder)
+        try:
+            with part.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(part, folder / NAME)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        sync_folder(folder)
+    return fingerprint_of(data)
+
+
+def fingerprint_of(data: bytes) -> str:
+    """The short hash that every reward, run, card and response carries."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def read(folder: Path) -> tuple[Manifest, str]:
+    """The manifest and its fingerprint."""
+    path = folder / NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise IndexMissing(f"no finished index in {folder}; build one with `rewrite-index build`") from error
+    except OSError as error:
+        raise IndexBroken(f"{path} cannot be read ({error.strerror})") from error
+    try:
+        facts = json.loads(data)
+        if facts["format"] != FORMAT:
+            raise IndexBroken(
+                f"{path} is of format {facts['format']}, this version reads {FORMAT}; build the index again"
+            )
+        return _decode(facts), fingerprint_of(data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IndexBroken(f"{path} is damaged; build the index again") from error
+
+
+def _decode(facts: dict[str, Any]) -> Manifest:
+    return Manifest(
+        text=tuple(facts["text"]),
+        retrievers={name: Part(**part) for name, part in facts["retrievers"].items()},
+        segments=tuple(
+            Segment(
+                count=segment["count"],
+                tools=Entry(**segment["tools"]),
+                arrays={
+                    name: {label: Entry(**entry) for label, entry in named.items()}
+                    for name, named in segment["arrays"].items()
+                },
+                dead=tuple(segment["dead"]),
+            )
+            for segment in facts["segments"]
+        ),
+    )

@@ -1,0 +1,102 @@
+"""An opened index: a snapshot that stays as it is while others write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from retrievers.base import Retriever
+from retrievers.errors import BadInput, IndexBroken, ModelMismatch
+from retrievers.index import manifest as manifests
+from retrievers.index import tools as tool_lines
+from retrievers.index.files import check_size, get_array
+from retrievers.index.manifest import Segment
+from retrievers.kinds import Block, Context, make_kind, settings_from_json
+from retrievers.rows import Rows
+from retrievers.types import Tool
+
+ATTEMPTS = 20
+
+
+def segment_tools(folder: Path, segment: Segment) -> list[Tool]:
+    """All tools of a segment, the dead ones too."""
+    tools = tool_lines.decode(check_size(folder, segment.tools))
+    if len(tools) != segment.count:
+        raise IndexBroken(f"{folder / segment.tools.file} holds {len(tools)} tools, not {segment.count}")
+    return tools
+
+
+def live_mask(segment: Segment) -> np.ndarray:
+    """True for every row that can be found."""
+    live = np.ones(segment.count, dtype=bool)
+    live[list(segment.dead)] = False
+    return live
+
+
+def blocks(folder: Path, segments: tuple[Segment, ...], name: str) -> list[Block]:
+    """One retriever's share of the segments."""
+    return [
+        Block({label: get_array(folder, entry) for label, entry in segment.arrays[name].items()}, live_mask(segment))
+        for segment in segments
+    ]
+
+
+class Index:
+    """Tools and retrievers of one index folder, as they were when it was opened."""
+
+    def __init__(self, folder: Path, context: Context) -> None:
+        self.folder, self._context = folder, context
+        self._retrievers: dict[str, Retriever] = {}
+        self._load()
+
+    def _load(self) -> None:
+        """Reads manifest, tools and arrays; again if a writer swept files away in between."""
+        for attempt in range(ATTEMPTS):
+            self.manifest, self.fingerprint = manifests.read(self.folder)
+            try:
+                held = [segment_tools(self.folder, segment) for segment in self.manifest.segments]
+                self._blocks = {
+                    name: blocks(self.folder, self.manifest.segments, name) for name in self.manifest.retrievers
+                }
+                break
+            except FileNotFoundError as error:
+                if manifests.read(self.folder)[1] == self.fingerprint or attempt == ATTEMPTS - 1:
+                    raise IndexBroken(f"{error.filename} is missing from the index; build it again") from error
+        live = np.concatenate([live_mask(segment) for segment in self.manifest.segments])
+        everything = [tool for tools in held for tool in tools]
+        self.rows = Rows([tool.id for tool in everything], live)
+        self.tools: dict[str, Tool] = {tool.id: tool for tool, alive in zip(everything, live, strict=True) if alive}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the retrievers this index holds."""
+        return list(self.manifest.retrievers)
+
+    def retriever(self, name: str) -> Retriever:
+        """One of the index's retrievers, ready to search."""
+        if name not in self.manifest.retrievers:
+            raise BadInput(f"{self.folder} has no retriever {name!r}; it has {', '.join(self.names)}")
+        if name not in self._retrievers:
+            part = self.manifest.retrievers[name]
+            kind = make_kind(settings_from_json(part.settings), self._context)
+            check_identity(self.folder, name, part.identity, kind.identity())
+            self._retrievers[name] = kind.open(
+                self._blocks[name], self.rows, f"{self.fingerprint}/{name}", self.retriever
+            )
+        return self._retrievers[name]
+
+    def refreshed(self) -> Index:
+        """This index, or its newer version where there is one. Loaded models are shared."""
+        _, fingerprint = manifests.read(self.folder)
+        return self if fingerprint == self.fingerprint else Index(self.folder, self._context)
+
+
+def check_identity(folder: Path, name: str, recorded: dict[str, str], found: dict[str, str]) -> None:
+    """Refuses to mix the vectors of two models."""
+    for fact, value in recorded.items():
+        if found.get(fact) != value:
+            raise ModelMismatch(
+                f"the retriever {name!r} of {folder} was built with {fact} {value}, "
+                f"but at hand are {fact} {found.get(fact)}; use the same model or build the index again"
+            )

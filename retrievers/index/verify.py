@@ -1,0 +1,48 @@
+"""Does every byte of an index still say what its manifest says?"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from retrievers.errors import IndexBroken
+from retrievers.index import manifest as manifests
+from retrievers.index.files import get_array
+from retrievers.index.reader import segment_tools
+
+
+def verify(folder: Path) -> list[str]:
+    """Complaints about an index, one sentence each; none: it is whole."""
+    manifest, _ = manifests.read(folder)
+    complaints = []
+    for number, segment in enumerate(manifest.segments, 1):
+        for entry in segment.entries():
+            path = folder / entry.file
+            if not path.exists():
+                complaints.append(f"{path} is missing")
+                continue
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != entry.sha256:
+                complaints.append(
+                    f"{path} was changed after it was written (sha256 {found[:12]}…, not {entry.sha256[:12]}…)"
+                )
+        if not complaints:
+            complaints.extend(_shape_complaints(folder, number, manifest, segment))
+    return complaints
+
+
+def _shape_complaints(folder: Path, number: int, manifest: manifests.Manifest, segment: manifests.Segment) -> list[str]:
+    """What hashes cannot see: a manifest that does not fit its files."""
+    try:
+        segment_tools(folder, segment)
+        for named in segment.arrays.values():
+            for entry in named.values():
+                get_array(folder, entry)
+    except IndexBroken as error:
+        return [str(error)]
+    if segment.arrays.keys() != manifest.retrievers.keys():
+        return [f"segment {number} of {folder} does not hold every retriever of the index"]
+    if any(not 0 <= row < segment.count for row in segment.dead):
+        return [f"segment {number} of {folder} lists removed rows that it does not have"]
+    return []

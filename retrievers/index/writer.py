@@ -1,0 +1,221 @@
+"""Everything that changes an index folder: build, add, remove.
+
+An index is a list of segments that are never changed. `add` writes one more segment, `remove` marks rows dead; both
+then replace the manifest in one step. When small segments or dead rows pile up they are folded together, which copies
+rows and computes nothing anew. A writer that dies at any moment leaves the old manifest, and so the old index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from retrievers.errors import BadInput, IndexMissing
+from retrievers.index import manifest as manifests
+from retrievers.index import tools as tool_lines
+from retrievers.index.files import LOCK, put_array, put_bytes, sweep, writer_lock
+from retrievers.index.manifest import Manifest, Part, Segment
+from retrievers.index.reader import blocks, check_identity, live_mask, segment_tools
+from retrievers.kinds import Arrays, Context, Kind, check_names, make_kind, settings_from_json, settings_to_json
+from retrievers.settings import RetrieverSettings
+from retrievers.text import FIELDS, document
+from retrievers.types import Tool, ToolId
+
+MOST_SEGMENTS = 12
+"""More than this many segments are folded: each costs a search a little."""
+WAIT = 60.0
+"""Seconds to wait for another writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a writer did."""
+
+    fingerprint: str
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+
+
+def build(
+    folder: Path,
+    tools: Sequence[Tool],
+    retrievers: Mapping[str, RetrieverSettings],
+    context: Context,
+    text: Sequence[str] = FIELDS,
+    wait: float = WAIT,
+) -> Change:
+    """A new index, in place of the one that may be there."""
+    check_names(dict(retrievers))
+    check_tools(tools)
+    unknown = [field for field in text if field not in FIELDS]
+    if unknown or not text:
+        raise BadInput(f"text is made of {', '.join(FIELDS)}, not {', '.join(unknown) or 'nothing'}")
+    _refuse_foreign(folder)
+    kinds = {name: make_kind(settings, context) for name, settings in retrievers.items()}
+    parts = {name: Part(settings_to_json(retrievers[name]), kinds[name].identity()) for name in retrievers}
+    with writer_lock(folder, wait):
+        before = _manifest_or_none(folder)
+        segment = _segment(folder, tools, tuple(text), kinds)
+        fingerprint = _commit(folder, before, Manifest(tuple(text), parts, (segment,)))
+    return Change(fingerprint, added=len(tools))
+
+
+def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAIT) -> Change:
+    """Adds tools; a known id with other content is replaced, with the same content left alone."""
+    check_tools(tools)
+    manifests.read(folder)  # before the lock, which would create the folder
+    with writer_lock(folder, wait):
+        manifest, fingerprint = manifests.read(folder)
+        known = _live_tools(folder, manifest)
+        fresh = [tool for tool in tools if known.get(tool.id) != tool]
+        updated = {tool.id for tool in fresh if tool.id in known}
+        if not fresh:
+            return Change(fingerprint, unchanged=len(tools))
+        kinds = _kinds(folder, manifest, context)
+        segment = _segment(folder, fresh, manifest.text, kinds)
+        segments = (*_bury(folder, manifest, updated), segment)
+        fingerprint = _commit(folder, manifest, _fold(folder, replace(manifest, segments=segments), kinds))
+    return Change(
+        fingerprint,
+        added=len(fresh) - len(updated),
+        updated=len(updated),
+        unchanged=len(tools) - len(fresh),
+    )
+
+
+def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = WAIT) -> Change:
+    """Takes tools out. An id that is not there is refused, and then nothing is removed."""
+    wanted = set(ids)
+    manifests.read(folder)
+    with writer_lock(folder, wait):
+        manifest, _ = manifests.read(folder)
+        known = _live_tools(folder, manifest)
+        strangers = sorted(wanted - known.keys())
+        if strangers:
+            raise BadInput(
+                f"{folder} has no tool {strangers[0]!r}" + f" (and {len(strangers) - 1} more)" * (len(strangers) > 1)
+            )
+        if len(wanted) == len(known):
+            raise BadInput(f"removing all {len(known)} tools would leave {folder} empty; delete the folder instead")
+        changed = replace(manifest, segments=_bury(folder, manifest, wanted))
+        if _untidy(changed):
+            changed = _fold(folder, changed, _kinds(folder, manifest, context))
+        fingerprint = _commit(folder, manifest, changed)
+    return Change(fingerprint, removed=len(wanted))
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Refuses an empty catalogue and ids that stand twice."""
+    if not tools:
+        raise BadInput("the catalogue is empty; an index needs at least one tool")
+    seen: set[ToolId] = set()
+    for tool in tools:
+        if tool.id in seen:
+            raise BadInput(f"the tool id {tool.id!r} stands twice in the catalogue; ids must be unique")
+        seen.add(tool.id)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """An index folder holds nothing else: sweeping must never meet somebody's files."""
+    if folder.is_dir() and not (folder / manifests.NAME).exists():
+        strangers = [
+            path.name for path in folder.iterdir() if not _is_ours(path.name) and not path.name.startswith(".part-")
+        ]
+        if strangers:
+            raise BadInput(
+                f"{folder} is not an index and holds other files ({sorted(strangers)[0]}); name an empty folder"
+            )
+
+
+def _is_ours(name: str) -> bool:
+    """True for names that only this module gives: `<label>-<16 hex digits>.<ending>`, and the lock."""
+    stem = name.partition(".")[0].rpartition("-")[2]
+    return name == LOCK or (len(stem) == 16 and all(char in "0123456789abcdef" for char in stem))
+
+
+def _manifest_or_none(folder: Path) -> Manifest | None:
+    """What is there before a build. A damaged manifest is no reason not to build anew."""
+    try:
+        return manifests.read(folder)[0]
+    except (IndexMissing, OSError):
+        return None
+
+
+def _live_tools(folder: Path, manifest: Manifest) -> dict[ToolId, Tool]:
+    live: dict[ToolId, Tool] = {}
+    for segment in manifest.segments:
+        pairs = zip(segment_tools(folder, segment), live_mask(segment), strict=True)
+        live.update((tool.id, tool) for tool, alive in pairs if alive)
+    return live
+
+
+def _kinds(folder: Path, manifest: Manifest, context: Context) -> dict[str, Kind]:
+    kinds = {}
+    for name, part in manifest.retrievers.items():
+        kinds[name] = make_kind(settings_from_json(part.settings), context)
+        check_identity(folder, name, part.identity, kinds[name].identity())
+    return kinds
+
+
+def _segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:
+    documents = [document(tool, text) for tool in tools]
+    return _store(folder, tools, {name: kind.rows(documents) for name, kind in kinds.items()})
+
+
+def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) -> Segment:
+    return Segment(
+        count=len(tools),
+        tools=put_bytes(folder, "tools", "jsonl", tool_lines.encode(tools)),
+        arrays={
+            name: {label: put_array(folder, f"{name}-{label}", array) for label, array in named.items()}
+            for name, named in arrays.items()
+        },
+    )
+
+
+def _bury(folder: Path, manifest: Manifest, ids: set[ToolId]) -> tuple[Segment, ...]:
+    """The segments with the live rows of these tools marked dead."""
+    if not ids:
+        return manifest.segments
+    segments = []
+    for segment in manifest.segments:
+        tools = segment_tools(folder, segment)
+        dead = set(segment.dead) | {row for row, tool in enumerate(tools) if tool.id in ids}
+        segments.append(replace(segment, dead=tuple(sorted(dead))))
+    return tuple(segments)
+
+
+def _untidy(manifest: Manifest) -> bool:
+    dead = sum(len(segment.dead) for segment in manifest.segments)
+    return len(manifest.segments) > MOST_SEGMENTS or dead > max(16, manifest.live() // 4)
+
+
+def _fold(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind]) -> Manifest:
+    """Folds small segments into one once they are many, or everything once a quarter is dead."""
+    if not _untidy(manifest):
+        return manifest
+    dead = sum(len(segment.dead) for segment in manifest.segments)
+    base = manifest.segments[0]
+    tail = sum(segment.count for segment in manifest.segments[1:])
+    # The first segment is the large one; it is only copied when what came after has grown to a quarter of it.
+    keep_base = dead <= max(16, manifest.live() // 4) and tail * 4 < base.count
+    kept = (base,) if keep_base else ()
+    chosen = manifest.segments[len(kept) :]
+    tools = [
+        tool
+        for segment in chosen
+        for tool, alive in zip(segment_tools(folder, segment), live_mask(segment), strict=True)
+        if alive
+    ]
+    merged = {name: kind.merge(blocks(folder, chosen, name)) for name, kind in kinds.items()}
+    return replace(manifest, segments=(*kept, _store(folder, tools, merged)))
+
+
+def _commit(folder: Path, before: Manifest | None, after: Manifest) -> str:
+    """Seals the new version. The files of the one before stay until the next commit, for readers just opening it."""
+    fingerprint = manifests.write(folder, after)
+    sweep(folder, after.files() | (before.files() if before else set()) | {LOCK}, _is_ours)
+    return fingerprint

@@ -1,0 +1,108 @@
+"""What a kind of retriever must be able to do to live in an index folder, and the one dict that names them all.
+
+Adding a kind: its settings in `settings.py`, a file with a class like this, one line in KINDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from retrievers.base import FindModel, Retriever
+from retrievers.errors import BadInput
+from retrievers.rows import Rows
+from retrievers.settings import BM25Settings, DenseSettings, FusionSettings, HybridSettings, RetrieverSettings
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One retriever's share of one segment."""
+
+    arrays: Arrays
+    live: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a retriever may need of the world outside its folder."""
+
+    find_model: FindModel
+    cache: Path | None = None
+    """Where embeddings are kept between builds; None: nowhere."""
+    show_progress: bool = False
+    device: str | None = None
+    """cpu, cuda, mps; None: the best there is."""
+    encoders: dict[str, Any] = field(default_factory=dict)
+    """Encoders already loaded, by fingerprint of their weights."""
+
+
+class Kind(Protocol):
+    """One way to search, as it is kept on disk."""
+
+    def identity(self) -> dict[str, str]:
+        """Facts that must still hold when the index is opened or changed, such as the hash of the encoder."""
+        ...
+
+    def rows(self, documents: Sequence[str]) -> Arrays:
+        """Arrays for a new segment of these documents."""
+        ...
+
+    def merge(self, blocks: Sequence[Block]) -> Arrays:
+        """Arrays of one segment holding the live rows of several."""
+        ...
+
+    def open(
+        self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
+    ) -> Retriever:
+        """A retriever over all segments; `other(name)` opens another retriever of the same index."""
+        ...
+
+
+KINDS = {
+    "bm25": "retrievers.bm25:BM25Kind",
+    "dense": "retrievers.dense:DenseKind",
+    "hybrid": "retrievers.hybrid:HybridKind",
+}
+SETTINGS: dict[str, type] = {"bm25": BM25Settings, "dense": DenseSettings, "hybrid": HybridSettings}
+
+
+def make_kind(settings: RetrieverSettings, context: Context) -> Kind:
+    """The kind that these settings ask for."""
+    module, _, name = KINDS[settings.kind].partition(":")
+    kind: Kind = getattr(import_module(module), name)(settings, context)
+    return kind
+
+
+def settings_to_json(settings: RetrieverSettings) -> dict[str, Any]:
+    """Settings as the manifest keeps them."""
+    return asdict(settings)
+
+
+def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
+    """Settings as the manifest kept them."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+    if "fusion" in values:
+        values["fusion"] = FusionSettings(**{**values["fusion"], "weights": tuple(values["fusion"]["weights"])})
+    settings: RetrieverSettings = SETTINGS[facts["kind"]](**values)
+    return settings
+
+
+def check_names(retrievers: dict[str, RetrieverSettings]) -> None:
+    """Refuses an empty set, names that cannot be file names, and hybrids of what is not there or of themselves."""
+    if not retrievers:
+        raise BadInput("an index needs at least one retriever")
+    for name, settings in retrievers.items():
+        if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+            raise BadInput(f"a retriever's name is made of letters, digits, - and _, not {name!r}")
+        for part in settings.of if isinstance(settings, HybridSettings) else ():
+            if part not in retrievers:
+                raise BadInput(f"the hybrid {name!r} is of {part!r}, which the index does not have")
+            if isinstance(retrievers[part], HybridSettings):
+                raise BadInput(f"the hybrid {name!r} is of the hybrid {part!r}; name the retrievers it consists of")
