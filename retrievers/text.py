@@ -18,7 +18,6 @@ LONGEST_QUERY = 20_000
 """Characters of a query that are read. No encoder looks further, and a pasted log file must not stall a search."""
 
 _SEPARATORS = re.compile(r"[\W_]+")
-_HUMPS = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, which inflects, so that pairs help.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -33,7 +32,19 @@ def clean(text: str) -> str:
 
 def words(name: str) -> list[str]:
     """The words of an identifier, in their own case."""
-    return [word for part in _SEPARATORS.split(name) for word in _HUMPS.split(part) if word]
+    return [word for part in _SEPARATORS.split(name) for word in _humps(part)]
+
+
+def _humps(part: str) -> list[str]:
+    """camelCase and HTTPServer cut before their capitals, in any script that has capitals."""
+    if part.islower() or not part:
+        return [part] if part else []
+    cuts = [0]
+    for i in range(1, len(part)):
+        before, after = part[i - 1], part[i + 1 : i + 2]
+        if part[i].isupper() and (before.islower() or ((before.isupper() or before.isdigit()) and after.islower())):
+            cuts.append(i)
+    return [part[start:end] for start, end in zip(cuts, [*cuts[1:], len(part)], strict=True)]
 
 
 FIELDS = ("name", "description", "parameters", "provider", "category")
@@ -76,7 +87,7 @@ def tokens(text: str) -> list[str]:
         if not part:
             continue
         for piece in _runs(part):
-            humps = _HUMPS.split(piece)
+            humps = _humps(piece)
             found.append(piece.casefold())
             if len(humps) > 1:
                 found.extend(hump.casefold() for hump in humps)

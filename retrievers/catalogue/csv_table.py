@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from retrievers.catalogue.fields import as_object, kind, name_at, text_at, tidy
 from retrievers.catalogue.schema import compact, parameters_of
-from retrievers.catalogue.source import Source
+from retrievers.catalogue.source import Source, broken
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
@@ -97,7 +97,7 @@ def _parameters(cell: str, place: str) -> tuple[tuple[Parameter, ...], str]:
     try:
         value = json.loads(cell, strict=False)
     except ValueError as error:
-        raise BadInput(f"{place}: broken JSON in 'parameters' ({error}); fix it or write 'a; b; c'") from None
+        raise BadInput(f"{place}: broken JSON in 'parameters', {broken(error)}; fix it or write 'a; b; c'") from None
     if isinstance(value, list):
         return tuple(_listed(entry, place) for entry in value), ""
     if value and not value.keys() & {"properties", "type", "$ref", "allOf", "anyOf", "oneOf"}:

@@ -81,6 +81,7 @@ class _Speller:
         if isinstance(reference, str):
             target = self._references.target(reference, self._place)
             if reference in within or len(within) >= self._depth or self.left <= 0:
+                self.left -= 60  # about the length of the note
                 return _note(reference, target)
             return self.schema(_beside(value, target), (*within, reference))
         found: dict[str, object] = {}

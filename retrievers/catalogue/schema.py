@@ -42,7 +42,7 @@ def _gathered(
     for part, binding in _parts(schema, root):
         if id(part) not in seen:
             inner, needed = _gathered(part, root, place, seen)
-            found = {**inner, **found}
+            found |= {name: value for name, value in inner.items() if name not in found}
             required |= needed if binding else set()
     own = schema.get("properties")
     if own is not None and not isinstance(own, dict):

@@ -60,11 +60,9 @@ class Source:
             raise BadInput(f"{self.path} is empty; give a catalogue with at least one tool")
         try:
             return _parsed(self.text)
-        except json.JSONDecodeError as error:
-            place = f"{self.path}, line {error.lineno}"
-            raise BadInput(f"{place}: broken JSON, {_lowered(error.msg)} at column {error.colno}; fix it") from None
         except ValueError as error:
-            raise BadInput(f"{self.path}: broken JSON, {_lowered(str(error))}; fix it") from None
+            line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise BadInput(f"{self.path}{line}: broken JSON, {broken(error)}; fix it") from None
 
     @cached_property
     def is_lines(self) -> bool:
@@ -84,12 +82,8 @@ class Source:
             place = f"{self.path}, line {number}"
             try:
                 value = _parsed(line)
-            except json.JSONDecodeError as error:
-                raise BadInput(
-                    f"{place}: broken JSON, {_lowered(error.msg)} at column {error.colno}; fix or remove the line"
-                ) from None
             except ValueError as error:
-                raise BadInput(f"{place}: broken JSON, {_lowered(str(error))}; fix or remove the line") from None
+                raise BadInput(f"{place}: broken JSON, {broken(error)}; fix or remove the line") from None
             yield place, as_object(value, place)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
@@ -105,8 +99,11 @@ def _parsed(text: str) -> object:
     return value
 
 
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]
+def broken(error: ValueError) -> str:
+    """What json.loads found wrong, without its own talk of lines."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg[:1].lower()}{error.msg[1:]} at column {error.colno}"
+    return "a number has too many digits"  # the one other thing it refuses
 
 
 def _reason(error: Exception) -> str:

@@ -32,7 +32,8 @@ def yaml_document(text: str, path: Path) -> object:
     except BadInput:
         raise
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        # libyaml places what is missing at the end on a line after the last
+        line = min(error.problem_mark.line if error.problem_mark else 0, text.count("\n")) + 1
         raise BadInput(f"{path}, line {line}: invalid YAML, {error.problem or error.context}; fix it") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

@@ -1,0 +1,73 @@
+"""BM25 by bm25s and by rank_bm25 must be the same search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import rank_bm25
+
+from pipelines.index import sample_folder
+from retrievers.index import Index, add, build, remove
+from retrievers.kinds import Context
+from retrievers.settings import BM25Settings
+from retrievers.text import document, tokens
+from retrievers.types import Tool
+
+
+@pytest.fixture(scope="module")
+def utterances() -> list[str]:
+    lines = (sample_folder() / "queries.jsonl").read_text(encoding="utf-8").split("\n")
+    return [json.loads(line)["text"] for line in lines if line][:300]
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 1.0)])
+def test_both_engines_rank_alike(
+    k1: float, b: float, sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
+) -> None:
+    settings = {"fast": BM25Settings(k1=k1, b=b), "slow": BM25Settings(engine="rank_bm25", k1=k1, b=b)}
+    build(tmp_path / "index", sample_tools, settings, context)
+    index = Index(tmp_path / "index", context)
+    fast, slow = (index.retriever(name).search(utterances, 10) for name in ("fast", "slow"))
+    assert [ranking.ids for ranking in fast] == [ranking.ids for ranking in slow]
+    for left, right in zip(fast, slow, strict=True):
+        assert left.scores == pytest.approx(right.scores, abs=1e-8)
+
+
+def test_the_library_as_its_users_call_it_gives_the_same_scores(
+    sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
+) -> None:
+    build(tmp_path / "index", sample_tools, {"bm25": BM25Settings()}, context)
+    ours = Index(tmp_path / "index", context).retriever("bm25").search(utterances, 10)
+    theirs = rank_bm25.BM25Plus([tokens(document(tool)) for tool in sample_tools], k1=1.5, b=0.75, delta=0)
+    for utterance, ranking in zip(utterances, ours, strict=True):
+        scores = dict(zip([tool.id for tool in sample_tools], theirs.get_scores(tokens(utterance)), strict=True))
+        best = sorted((score for score in scores.values() if score > 0), reverse=True)[:10]
+        assert list(ranking.scores) == pytest.approx(best, abs=1e-8)
+        assert [scores[tool] for tool in ranking.ids] == pytest.approx(best, abs=1e-8)
+
+
+def test_engines_agree_after_changes(
+    sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
+) -> None:
+    settings = {"fast": BM25Settings(), "slow": BM25Settings(engine="rank_bm25")}
+    build(tmp_path / "index", sample_tools[:150], settings, context)
+    add(tmp_path / "index", sample_tools[140:], context)
+    remove(tmp_path / "index", [tool.id for tool in sample_tools[20:60]], context)
+    index = Index(tmp_path / "index", context)
+    fast, slow = (index.retriever(name).search(utterances, 10) for name in ("fast", "slow"))
+    assert fast == slow or [ranking.ids for ranking in fast] == [ranking.ids for ranking in slow]
+
+
+def test_words_of_every_script_are_found(context: Context, tmp_path: Path) -> None:
+    tools = [
+        Tool("a", "погода", "Прогноз погоды на завтра"),
+        Tool("b", "天气预报", "查询城市的天气预报"),
+        Tool("c", "wetter", "Wettervorhersage für Städte"),
+        Tool("d", "getLocaleMetaData", "…"),
+    ]
+    build(tmp_path / "index", tools, {"bm25": BM25Settings()}, context)
+    search = Index(tmp_path / "index", context).retriever("bm25").search
+    asked = ["прогноз ПОГОДЫ", "明天天气怎么样", "vorhersage für STÄDTE", "locale meta data"]
+    assert [ranking.ids[:1] for ranking in search(asked, 1)] == [("a",), ("b",), ("c",), ("d",)]

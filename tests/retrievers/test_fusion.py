@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievers.errors import BadInput
+from retrievers.fusion import ExactNames, fuse
+from retrievers.settings import FusionSettings
+from retrievers.types import Ranking, Tool, ranked
+
+A = Ranking(("a", "b", "c"), (0.9, 0.8, 0.1))
+B = Ranking(("c", "d"), (12.0, 3.0))
+METHODS = ["interleave", "rrf", "max", "weighted"]
+rankings = st.lists(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 20), max_size=8).map(lambda d: ranked(d.items(), 8)),
+    max_size=4,
+)
+
+
+def test_interleaving_takes_turns_and_each_tool_once() -> None:
+    assert fuse([A, B], 10, FusionSettings("interleave")).ids == ("a", "c", "b", "d")
+
+
+def test_rrf_is_the_sum_of_reciprocal_places() -> None:
+    fused = fuse([A, B], 10, FusionSettings("rrf", rrf_k=60))
+    expected = {"a": 1 / 61, "b": 1 / 62, "c": 1 / 63 + 1 / 61, "d": 1 / 62}
+    assert dict(fused) == pytest.approx(expected)
+    assert fused.ids == ("c", "a", "b", "d")
+
+
+def test_max_keeps_the_best_score() -> None:
+    assert dict(fuse([A, B], 10, FusionSettings("max"))) == {"c": 12.0, "d": 3.0, "a": 0.9, "b": 0.8}
+
+
+def test_weighted_stretches_each_list_and_sums() -> None:
+    fused = dict(fuse([A, B], 10, FusionSettings("weighted", (1.0, 2.0))))
+    assert fused == pytest.approx({"a": 1.0, "b": 0.01 + 0.99 * 0.875, "c": 0.01 + 2.0, "d": 0.02})
+
+
+def test_weights_decide() -> None:
+    assert fuse([A, B], 1, FusionSettings("weighted", (1.0, 0.0))).ids == ("a",)
+    assert fuse([A, B], 1, FusionSettings("rrf", (0.0, 1.0))).ids == ("c",)
+
+
+@given(lists=rankings, k=st.integers(1, 10), method=st.sampled_from(METHODS))
+def test_fusion_invents_nothing_and_loses_nothing(lists: list[Ranking], k: int, method: str) -> None:
+    fused = fuse(lists, k, FusionSettings(method))  # type: ignore[arg-type]
+    everything = {tool for ranking in lists for tool in ranking.ids}
+    assert set(fused.ids) <= everything
+    assert len(fused) == min(k, len(everything)) == len(set(fused.ids))
+    assert list(fused.scores) == sorted(fused.scores, reverse=True)
+
+
+@given(lists=rankings, method=st.sampled_from(["rrf", "max", "weighted"]))
+def test_the_order_of_the_lists_does_not_matter(lists: list[Ranking], method: str) -> None:
+    forward = fuse(lists, 8, FusionSettings(method))  # type: ignore[arg-type]
+    backward = fuse(lists[::-1], 8, FusionSettings(method))  # type: ignore[arg-type]
+    assert dict(forward) == pytest.approx(dict(backward))
+
+
+def test_wrong_weights_are_refused() -> None:
+    with pytest.raises(BadInput, match="2 fusion weights for 3 lists"):
+        fuse([A, B, A], 5, FusionSettings("rrf", (1.0, 1.0)))
+    with pytest.raises(BadInput, match="negative"):
+        FusionSettings("rrf", (-1.0,))
+
+
+NAMES = ExactNames(
+    [
+        Tool("code/find_symbol", "find_symbol"),
+        Tool("shop/search", "search"),
+        Tool("news/search", "search"),
+        Tool("x/getWeather", "getWeather"),
+        Tool("y/v2/quotes", "v2/quotes"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("utterance", "expected"),
+    [
+        ("find symbol", ["code/find_symbol"]),
+        ("Find_Symbol", ["code/find_symbol"]),
+        ("please run find_symbol on main.py", ["code/find_symbol"]),
+        ("call getweather() now", ["x/getWeather"]),
+        ("does `v2/quotes`, still work?", ["y/v2/quotes"]),
+        ("use x/getWeather.", ["x/getWeather"]),
+        ("search", ["news/search", "shop/search"]),
+        ("search for a red bicycle", []),
+        ("find the symbol of my home town", []),
+        ("", []),
+    ],
+)
+def test_exact_names(utterance: str, expected: list[str]) -> None:
+    assert NAMES.find(utterance) == expected
+
+
+def test_a_named_tool_ranks_first_and_nothing_is_lost() -> None:
+    promoted = NAMES.promote("find_symbol", Ranking(("a", "code/find_symbol", "b"), (3.0, 2.0, 1.0)), 10)
+    assert promoted == Ranking(("code/find_symbol", "a", "b"), (3.0, 3.0, 1.0))
+    assert NAMES.promote("find_symbol", Ranking(), 5).ids == ("code/find_symbol",)
+    assert len(NAMES.promote("find_symbol", A, 2)) == 2

@@ -1,0 +1,131 @@
+"""Every command and every config: help is instant, configs parse, and the index commands do what they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pipelines import cli
+from pipelines import config as configs
+from pipelines.index import IndexConfig
+from retrievers.index import Index
+from retrievers.kinds import Context
+from retrievers.types import Tool
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+SUBCOMMANDS = {"rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"]}
+CONFIG_KINDS = {"index": IndexConfig}
+HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_is_instant_and_loads_nothing_heavy(words: list[str]) -> None:
+    module, _, function = SCRIPTS[words[0]].partition(":")
+    code = (
+        f"import sys; sys.argv[0] = {words[0]!r}\nfrom {module} import {function}\n"
+        f"try: {function}({[*words[1:], '--help']!r})\n"
+        "finally: print('heavy' if {'torch', 'numpy', 'transformers'} & sys.modules.keys() else 'light')"
+    )
+    times = []
+    for _ in range(3):  # the best of three: the machine may be busy
+        started = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        times.append(time.perf_counter() - started)
+        assert done.returncode == 0
+        assert done.stdout.startswith("usage:")
+        assert done.stdout.endswith("light\n")
+        if times[-1] < 0.5:
+            break
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").rglob("*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_every_config_parses_and_starts_with_its_command(path: Path) -> None:
+    kind = CONFIG_KINDS[path.parent.name]
+    config = configs.load(path, kind)
+    assert configs.parse(kind, json.loads(json.dumps(configs._simple(config)))) == config
+    first = path.read_text(encoding="utf-8").split("\n")[0]
+    assert first.startswith("# ")
+    assert f" {path.relative_to(ROOT)}" in first
+    assert any(name in first for name in SCRIPTS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, some_tools: list[Tool]) -> Path:
+    """An index folder of a few tools, built by the command."""
+    rows = [{"_id": tool.id, "title": tool.name, "text": tool.description} for tool in some_tools]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    config = tmp_path / "index.yaml"
+    config.write_text(
+        f"index: {tmp_path}/index\ncatalogue: {tmp_path}/corpus.jsonl\nretrievers: {{bm25: {{kind: bm25}}}}\n"
+    )
+    assert cli.index(["build", str(config)]) == 0
+    return tmp_path / "index"
+
+
+def test_add_search_remove(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "new.json").write_text(
+        json.dumps(
+            {"tools": [{"name": "brew_tea", "description": "Starts the kettle.", "inputSchema": {"type": "object"}}]}
+        )
+    )
+    assert cli.index(["add", str(folder), str(tmp_path / "new.json")]) == 0
+    assert "1 added" in capsys.readouterr().out
+    assert cli.index(["search", str(folder), "put the kettle on", "-k", "1", "--json"]) == 0
+    assert [hit["tool_id"] for hit in json.loads(capsys.readouterr().out)["tools"]["bm25"]] == ["brew_tea"]
+    assert cli.index(["add", str(folder), str(tmp_path / "new.json")]) == 0
+    assert "1 unchanged" in capsys.readouterr().out
+    assert cli.index(["remove", str(folder), "brew_tea"]) == 0
+    assert cli.index(["search", str(folder), "brew_tea", "-k", "1"]) == 0
+    assert "brew_tea 1" not in capsys.readouterr().out
+
+
+def test_info_verify_and_lint(folder: Path, capsys: pytest.CaptureFixture[str], context: Context) -> None:
+    capsys.readouterr()
+    assert cli.index(["info", str(folder), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    index = Index(folder, context)
+    assert (facts["fingerprint"], facts["tools"]) == (index.fingerprint, len(index.tools))
+    assert cli.index(["verify", str(folder)]) == 0
+    damaged = next(folder.glob("tools-*.jsonl"))
+    damaged.write_bytes(damaged.read_bytes()[:-2] + b"X\n")
+    assert cli.index(["verify", str(folder)]) == 1
+    assert damaged.name in capsys.readouterr().err
+
+
+def test_lint_of_the_sample_finds_its_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.index(["lint", "bundled:sample", "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)
+    assert any(finding["check"] == "thin" and "skyfernet/getSeatMap" in finding["tool_ids"] for finding in findings)
+
+
+def test_dry_run_prints_what_would_be_done_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ROOT / "configs/index/sample.yaml"
+    words = ["build", str(config), "--dry-run", "--set", f"index={tmp_path}/x", "--set", "retrievers.bm25.k1=1.2"]
+    assert cli.index(words) == 0
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(capsys.readouterr().out)
+    again = configs.load(resolved, IndexConfig)
+    assert again.retrievers["bm25"].k1 == 1.2  # type: ignore[union-attr]
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_installed_script_works(folder: Path) -> None:
+    script = shutil.which("rewrite-index", path=str(Path(sys.executable).parent))
+    assert script
+    done = subprocess.run(
+        [script, "search", str(folder), "-"], input="weather\nflights\n", capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "weather" in done.stdout
+    assert "flights" in done.stdout

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.config import ConfigError, dump, load, parse
+from pipelines.index import IndexConfig
+from retrievers.settings import BM25Settings, HybridSettings
+
+GOOD = """# a comment
+index: runs/x
+catalogue: [a.json, b.yaml]
+retrievers:
+  words: {kind: bm25, k1: 2}
+  both:
+    kind: hybrid
+    of: [words, other]
+    fusion: {method: weighted, weights: [1, 2]}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_config_becomes_typed_settings(tmp_path: Path) -> None:
+    config = load(write(tmp_path, GOOD), IndexConfig)
+    assert config.catalogue == ("a.json", "b.yaml")
+    assert config.retrievers["words"] == BM25Settings(k1=2.0)
+    both = config.retrievers["both"]
+    assert isinstance(both, HybridSettings)
+    assert both.fusion.weights == (1.0, 2.0)
+
+
+def test_what_is_dumped_is_what_was_loaded(tmp_path: Path) -> None:
+    config = load(write(tmp_path, GOOD), IndexConfig)
+    assert load(write(tmp_path, dump(config)), IndexConfig) == config
+
+
+def test_the_command_line_wins_for_every_key(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    config = load(
+        path,
+        IndexConfig,
+        ["index=elsewhere", "retrievers.words.k1=0.5", "retrievers.both.fusion.method=max", "text=[name]"],
+    )
+    assert config.index == "elsewhere"
+    assert config.retrievers["words"] == BM25Settings(k1=0.5)
+    assert config.text == ("name",)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("index: runs/x", "indx: runs/x"), "config.yaml:2: unknown key indx; did you mean index?"),
+        (("k1: 2", "k1: high"), "config.yaml:5: retrievers.words.k1 must be a number, not 'high'"),
+        (
+            ("k1: 2", "k1: -2"),
+            "config.yaml:5: retrievers.words: BM25 wants k1 > 0 and b between 0 and 1, not k1=-2, b=0.75",
+        ),
+        (("kind: bm25", "kind: bm52"), "config.yaml:5: retrievers.words.kind cannot be 'bm52'; did you mean bm25?"),
+        (("kind: bm25, ", ""), "config.yaml:5: retrievers.words needs a kind: bm25, dense, hybrid"),
+        (
+            ("method: weighted", "method: wighted"),
+            "config.yaml:9: retrievers.both.fusion.method cannot be 'wighted'; did you mean weighted?",
+        ),
+        (
+            ("weights: [1, 2]", "weights: [1, two]"),
+            "config.yaml:9: retrievers.both.fusion.weights.1 must be a number, not 'two'",
+        ),
+        (("catalogue: [a.json, b.yaml]\n", ""), "config.yaml: the key catalogue is missing"),
+        (("index: runs/x", "index: runs/x\nindex: runs/y"), "config.yaml:3: the key index stands twice"),
+        (("index: runs/x", "index: [runs/x"), "config.yaml:3: not valid YAML"),
+        (("index: runs/x", "index: 5"), "config.yaml:2: index must be text, not 5"),
+    ],
+)
+def test_a_wrong_config_is_named_by_file_line_and_key(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, GOOD.replace(*change)), IndexConfig)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("override", ["novalue", "=x", "index.deeper=1", "k1={"])
+def test_a_wrong_override_is_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError):
+        load(write(tmp_path, GOOD), IndexConfig, [override])
+
+
+@dataclass(frozen=True)
+class Small:
+    number: int = 1
+    choice: Literal["a", "b"] = "a"
+    maybe: float | None = None
+    many: dict[str, bool] = field(default_factory=dict)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_data_gives_a_config_or_one_error(data: object) -> None:
+    try:
+        config = parse(Small, data)
+    except ConfigError:
+        return  # refused by name; any other exception fails the test
+    assert isinstance(config, Small)

