@@ -19,13 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 from scale_data import CUT, NOISE, Base, catalogues, fill_cache, make_queries, make_tools
-from scale_measures import Figures, approximate, clocked, lexical, life, loading, semantic
+from scale_figures import Figures, clocked
+from scale_life import life, loading
+from scale_speed import approximate, lexical, semantic
 
 from pipelines.models import find_model
 from retrievers.encoder import Encoder
 from retrievers.index import Index, build
 from retrievers.kinds import Context
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
 from retrievers.types import Tool
 
 PACKAGES = ("numpy", "bm25s", "rank-bm25", "faiss-cpu", "torch", "sentence-transformers")
@@ -55,19 +57,18 @@ def _measure(options: argparse.Namespace, folder: Path, cache: Path) -> Figures:
     queries = make_queries(sources, 400)
     print(f"{'catalogue':<12} {len(tools):,} tools from {', '.join(source.name for source in sources)}: ", end="")
     print(f"{real:,} real, {len(tools) - real:,} variations; {len(queries)} queries")
-    encoder = Encoder(find_model(DenseSettings().model), DenseSettings().batch_size)
+    encoder = Encoder(find_model(DenseSettings().model), batch_size=16)
     context = Context(find_model, cache, encoders={encoder.fingerprint: encoder})
-    base = fill_cache(tools, cache, encoder, 1500 if large else 500, 240 if large else 25)
+    base = fill_cache(tools, cache, encoder, 1500 if large else 500, 240 if large else 15)
     _explain(base)
     figures = Figures()
     _build(figures, folder, tools, context)
     index = Index(folder, context)
     vectors = encoder.queries(queries[: 400 if large else 300])
-    rounds = 7 if large else 5
-    lexical(figures, index, queries, rounds, 200 if large else 100)
-    semantic(figures, index, vectors, queries[:150])
-    approximate(figures, index, vectors, 5)
+    lexical(figures, index, queries, *((7, 10) if large else (5, 20)), target=options.tools >= 50_000)
+    semantic(figures, index, vectors, queries[: 150 if large else 60])
     loading(figures, folder, 7 if large else 3)
+    approximate(figures, index, vectors, 5)
     life(figures, index, context, 13, 5 if large else 3)
     return figures
 
@@ -75,7 +76,11 @@ def _measure(options: argparse.Namespace, folder: Path, cache: Path) -> Figures:
 def _build(figures: Figures, folder: Path, tools: list[Tool], context: Context) -> None:
     figures.title("0. Build")
     seconds: list[float] = []
-    retrievers = {"bm25": BM25Settings(), "dense": DenseSettings(), "hybrid": HybridSettings(of=("bm25", "dense"))}
+    retrievers: dict[str, RetrieverSettings] = {
+        "bm25": BM25Settings(),
+        "dense": DenseSettings(),
+        "hybrid": HybridSettings(of=("bm25", "dense")),
+    }
     with clocked(seconds):
         build(folder, tools, retrievers, context)
     figures.note("build with every embedding in the cache", "s", seconds, digits=1)
@@ -84,8 +89,8 @@ def _build(figures: Figures, folder: Path, tools: list[Tool], context: Context) 
 def _explain(base: Base) -> None:
     print(
         f"{'vectors':<12} {base.embedded} documents embedded (first {CUT} characters, {base.seconds:.0f} s); the other "
-        f"{base.derived:,} are DERIVED, not embedded: a base vector plus noise of length {NOISE} (the difference of two "
-        "others), renormalised. Query vectors are real."
+        f"{base.derived:,} are DERIVED, not embedded:\n{'':<12} a base vector plus noise of length {NOISE} "
+        "(the difference of two others), renormalised. Query vectors are real."
     )
 
 
@@ -93,7 +98,7 @@ def _machine() -> dict[str, str]:
     facts = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     model = next((line.partition(": ")[2] for line in facts.splitlines() if line.startswith("model name")), "")
     return {
-        "machine": f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.platform()}",
+        "machine": f"{model or platform.machine()}, {os.cpu_count()} cores, {platform.platform()}",
         "versions": f"Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "threads": f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}",
         "load average": _load_average(),

@@ -115,7 +115,7 @@ def _embed(store: EmbeddingCache, encoder: Encoder, texts: Sequence[str], second
     """Vectors of the first of these texts: as many as the time allows."""
     deadline = time.perf_counter() + seconds
     found: list[np.ndarray] = []
-    for start, stop in _spans(0, len(texts), 128):
+    for start, stop in _spans(0, len(texts), 32):
         some = texts[start:stop]
         known = store.get(some)
         if len(known) == len(some):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from pipelines.failures import exit_code, sentence
@@ -46,23 +47,40 @@ def index(argv: Sequence[str] | None = None) -> int:
     return run(parser, argv)
 
 
-def _index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    build = commands.add_parser("build", help="catalogue -> sealed index folder", epilog=EXITS)
-    build.set_defaults(handler=_later("build"))
-    build.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; see configs/index/")
-    build.add_argument(
+def evaluate(argv: Sequence[str] | None = None) -> int:
+    """rewrite-eval: systems x metrics on one data set."""
+    parser = argparse.ArgumentParser(
+        "rewrite-eval",
+        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html.",
+        epilog=EXITS,
+    )
+    _config_arguments(parser, "configs/eval/")
+    parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    parser.set_defaults(handler=_later("eval_commands", "run_eval"))
+    return run(parser, argv)
+
+
+def _config_arguments(parser: argparse.ArgumentParser, examples: str) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=f"YAML file; see {examples}")
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key of the config"
     )
-    build.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+
+
+def _index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    build = commands.add_parser("build", help="catalogue -> sealed index folder", epilog=EXITS)
+    build.set_defaults(handler=_later("index_commands", "build"))
+    _config_arguments(build, "configs/index/")
 
     add = commands.add_parser("add", help="add or update tools without rebuilding", epilog=EXITS)
-    add.set_defaults(handler=_later("add"))
+    add.set_defaults(handler=_later("index_commands", "add"))
     add.add_argument("index", type=Path, metavar="INDEX")
     add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files or folders holding the tools to add")
     add.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
 
     remove = commands.add_parser("remove", help="take tools out", epilog=EXITS)
-    remove.set_defaults(handler=_later("remove"))
+    remove.set_defaults(handler=_later("index_commands", "remove"))
     remove.add_argument("index", type=Path, metavar="INDEX")
     remove.add_argument("ids", nargs="+", metavar="ID", help="tool ids; - reads them from standard input, one a line")
     for parser in (build, add, remove):
@@ -74,21 +92,21 @@ def _index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     info = commands.add_parser("info", help="what an index holds", epilog=EXITS)
-    info.set_defaults(handler=_later("info"))
+    info.set_defaults(handler=_later("index_commands", "info"))
     info.add_argument("index", type=Path, metavar="INDEX")
 
     verify = commands.add_parser("verify", help="check every byte of an index against its manifest", epilog=EXITS)
-    verify.set_defaults(handler=_later("verify_index"))
+    verify.set_defaults(handler=_later("index_commands", "verify_index"))
     verify.add_argument("index", type=Path, metavar="INDEX")
 
     lint = commands.add_parser("lint", help="what in a catalogue will make retrieval fail", epilog=EXITS)
-    lint.set_defaults(handler=_later("lint_catalogue"))
+    lint.set_defaults(handler=_later("index_commands", "lint_catalogue"))
     lint.add_argument("source", metavar="INDEX|CATALOGUE")
     lint.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
     lint.add_argument("--most", type=int, default=5, metavar="N", help="findings shown of each check (5); 0: all")
 
     search = commands.add_parser("search", help="ask an index, its retrievers side by side", epilog=EXITS)
-    search.set_defaults(handler=_later("search"))
+    search.set_defaults(handler=_later("index_commands", "search"))
     search.add_argument("index", type=Path, metavar="INDEX")
     search.add_argument(
         "text", nargs="+", metavar="TEXT", help="utterances; - reads them from standard input, one a line"
@@ -100,13 +118,11 @@ def _index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
-def _later(name: str) -> Handler:
+def _later(module: str, name: str) -> Handler:
     """A handler that imports its module when called: help stays instant."""
 
     def handler(arguments: argparse.Namespace) -> int:
-        from pipelines import index_commands
-
-        chosen: Handler = getattr(index_commands, name)
+        chosen: Handler = getattr(import_module(f"pipelines.{module}"), name)
         return chosen(arguments)
 
     return handler

@@ -11,7 +11,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kinds import Context
-from retrievers.settings import RetrieverSettings
+from retrievers.settings import DenseSettings, RetrieverSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
 
@@ -60,6 +60,12 @@ def make_context(device: str | None = None, show_progress: bool = False) -> Cont
 
 
 def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Change:
-    """Reads the catalogues and builds."""
+    """Reads the catalogues, trains what is to be trained, and builds."""
     tools = read_tools(config.catalogue, config.format)
-    return build(Path(config.index), tools, config.retrievers, context, config.text, wait)
+    training = {}
+    for name, settings in config.retrievers.items():
+        if isinstance(settings, DenseSettings) and settings.train is not None:
+            from pipelines.training_sets import training_sets
+
+            training[name] = training_sets(settings.train.data, settings.train.protocol, config.text)
+    return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import bm25s
 import bm25s.scoring
@@ -32,7 +33,7 @@ _term_score = bm25s.scoring._score_tfc_bm25plus
 class BM25Kind:
     """Counts on disk, scores in memory."""
 
-    def __init__(self, settings: BM25Settings, context: Context) -> None:
+    def __init__(self, settings: BM25Settings, context: Context, trained: Path | None = None) -> None:
         self._settings = settings
 
     def identity(self) -> dict[str, str]:

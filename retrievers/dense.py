@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -10,10 +11,12 @@ from tqdm import tqdm
 from retrievers.base import Retriever
 from retrievers.embeddings import EmbeddingCache
 from retrievers.encoder import Encoder
+from retrievers.errors import BadInput
 from retrievers.kinds import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import DenseSettings
 from retrievers.text import clean
+from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Ranking
 
 SCORES_AT_ONCE = 16_000_000
@@ -25,11 +28,20 @@ CHUNK = 512
 class DenseKind:
     """Vectors on disk, and a graph over them where they are many."""
 
-    def __init__(self, settings: DenseSettings, context: Context) -> None:
+    def __init__(self, settings: DenseSettings, context: Context, trained: Path | None = None) -> None:
         self._settings, self._context = settings, context
-        encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
+        encoder = Encoder(trained or context.find_model(settings.model), settings.batch_size, context.device)
         # Several retrievers and several openings of one index share one loaded model.
         self._encoder: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
+
+    def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
+        if self._settings.train is None:
+            raise BadInput("this dense retriever has no `train` settings")
+        from retrievers.tuning.train import tune
+
+        return tune(
+            self._encoder.folder, sets, self._settings.train, work, self._context.device, self._context.show_progress
+        )
 
     def identity(self) -> dict[str, str]:
         return {"weights": self._encoder.fingerprint}

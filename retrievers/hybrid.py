@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from retrievers.base import Retriever
 from retrievers.fusion import fuse
@@ -15,7 +16,7 @@ from retrievers.types import Ranking
 class HybridKind:
     """Keeps nothing of its own."""
 
-    def __init__(self, settings: HybridSettings, context: Context) -> None:
+    def __init__(self, settings: HybridSettings, context: Context, trained: Path | None = None) -> None:
         self._settings = settings
 
     def identity(self) -> dict[str, str]:

@@ -6,17 +6,18 @@ Adding a kind: its settings in `settings.py`, a file with a class like this, one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 
 import numpy as np
 
 from retrievers.base import FindModel, Retriever
 from retrievers.errors import BadInput
 from retrievers.rows import Rows
-from retrievers.settings import BM25Settings, DenseSettings, FusionSettings, HybridSettings, RetrieverSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
+from retrievers.tuning.examples import TrainingSet
 
 Arrays = dict[str, np.ndarray]
 
@@ -65,6 +66,15 @@ class Kind(Protocol):
         ...
 
 
+@runtime_checkable
+class Learner(Protocol):
+    """A kind that can train a model of its own before it indexes."""
+
+    def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
+        """Trains in the work folder, going on where a killed run stopped; returns the folder of the model."""
+        ...
+
+
 KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
@@ -73,10 +83,10 @@ KINDS = {
 SETTINGS: dict[str, type] = {"bm25": BM25Settings, "dense": DenseSettings, "hybrid": HybridSettings}
 
 
-def make_kind(settings: RetrieverSettings, context: Context) -> Kind:
-    """The kind that these settings ask for."""
+def make_kind(settings: RetrieverSettings, context: Context, trained: Path | None = None) -> Kind:
+    """The kind that these settings ask for; `trained` is the folder of the model that was trained for the index."""
     module, _, name = KINDS[settings.kind].partition(":")
-    kind: Kind = getattr(import_module(module), name)(settings, context)
+    kind: Kind = getattr(import_module(module), name)(settings, context, trained)
     return kind
 
 
@@ -87,11 +97,19 @@ def settings_to_json(settings: RetrieverSettings) -> dict[str, Any]:
 
 def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
     """Settings as the manifest kept them."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
-    if "fusion" in values:
-        values["fusion"] = FusionSettings(**{**values["fusion"], "weights": tuple(values["fusion"]["weights"])})
-    settings: RetrieverSettings = SETTINGS[facts["kind"]](**values)
+    settings: RetrieverSettings = _decode(SETTINGS[facts["kind"]], facts)
     return settings
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """Dataclasses and tuples back out of the dicts and lists that JSON made of them."""
+    if is_dataclass(kind) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        return kind(**{key: _decode(hints[key], item) for key, item in value.items()})  # type: ignore[operator]
+    if isinstance(value, list):
+        return tuple(_decode(get_args(kind)[0], item) for item in value)
+    inner = [choice for choice in get_args(kind) if is_dataclass(choice)]
+    return _decode(inner[0], value) if inner and value is not None else value
 
 
 def check_names(retrievers: dict[str, RetrieverSettings]) -> None:

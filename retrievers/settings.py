@@ -43,12 +43,60 @@ class BM25Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingSource:
+    """A data set to learn from."""
+
+    path: str
+    """A data set folder, or `bundled:sample`."""
+    text: tuple[str, ...] = ()
+    """Which parts of a tool are read; the index's own when not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseTraining:
+    """How an encoder is tuned before it indexes."""
+
+    data: tuple[TrainingSource, ...]
+    """Several catalogues give a general encoder: batches come from one at a time, in proportion to their queries."""
+    protocol: Literal["official", "unseen-tools"] = "official"
+    epochs: int = 8
+    batch_size: int = 256
+    learning_rate: float = 2e-4
+    warmup: float = 0.05
+    weight_decay: float = 0.01
+    temperature: float = 0.05
+    candidates: int = 1024
+    """Documents in the softmax: the whole catalogue where it is no larger, else gold, hard negatives, random fill."""
+    hard_negatives: int = 8
+    """Mined for every query before training, where the catalogue does not fit."""
+    max_length: int = 256
+    """Tokens read of a text; 0: as the model has it."""
+    patience: int = 3
+    """Epochs without a better dev recall before training stops."""
+    blends: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Shares of the tuned weights tried on dev, the rest being the model as it came; 0: untuned, 1: all tuned."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise BadInput("training needs at least one data set")
+        if min(self.epochs, self.batch_size, self.candidates, self.patience) < 1 or self.hard_negatives < 0:
+            raise BadInput("epochs, batch_size, candidates and patience must be at least 1, hard_negatives at least 0")
+        if min(self.learning_rate, self.temperature) <= 0 or not 0 <= self.warmup < 1:
+            raise BadInput("learning_rate and temperature must be positive, warmup between 0 and 1")
+        if not self.blends or any(not 0 <= blend <= 1 for blend in self.blends):
+            raise BadInput("blends are shares between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
 class DenseSettings:
     """Search by meaning: any sentence-transformers model."""
 
     kind: Literal["dense"] = "dense"
     model: str = "bundled:minilm"
     """A Hugging Face id, a folder, or `bundled:minilm`."""
+    train: DenseTraining | None = None
+    """Tune the model first; the tuned weights are sealed with the index."""
     batch_size: int = 64
     ann_above: int = 50_000
     """Segments with more tools than this get an approximate (HNSW) index; smaller ones are searched exactly."""

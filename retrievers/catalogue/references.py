@@ -30,6 +30,7 @@ class References:
 
     def __init__(self, document: Mapping[str, object]) -> None:
         self._document = document
+        self._spelled: dict[str, dict[str, object]] = {}
 
     def followed(self, value: object, place: str) -> dict[str, object]:
         """The object behind a chain of $refs; what stands beside a $ref wins over what it points at."""
@@ -43,7 +44,16 @@ class References:
         return found
 
     def spelled_out(self, schema: object, place: str) -> dict[str, object]:
-        """A schema without $refs."""
+        """A schema without $refs. It may be shared, and is not to be changed."""
+        alone = schema["$ref"] if isinstance(schema, dict) and schema.keys() == {"$ref"} else None
+        if not isinstance(alone, str):
+            return self._fitting(schema, place)
+        if alone not in self._spelled:  # create, replace and update take the same type
+            self._spelled[alone] = self._fitting(schema, place)
+        return self._spelled[alone]
+
+    def _fitting(self, schema: object, place: str) -> dict[str, object]:
+        """The schema spelled out as deeply as its length allows."""
         for depth in DEPTHS:
             speller = _Speller(self, place, depth, LONGEST)
             spelled = speller.schema(schema, ())

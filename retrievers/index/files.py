@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,28 @@ def put_array(folder: Path, label: str, array: np.ndarray) -> Entry:
     return put(folder, label, "npy", lambda stream: np.save(stream, np.ascontiguousarray(array), allow_pickle=False))
 
 
+def put_folder(folder: Path, label: str, source: Path) -> tuple[str, dict[str, Entry]]:
+    """Copies a folder, such as a model's, and returns its name and the entries of its files."""
+    part = folder / f"{PART}{os.getpid()}-{time.monotonic_ns()}"
+    with disk_room(folder):
+        try:
+            shutil.copytree(source, part)
+            digest, entries = hashlib.sha256(), {}
+            for path in sorted(path for path in part.rglob("*") if path.is_file()):
+                with path.open("rb") as stream:
+                    os.fsync(stream.fileno())
+                    sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+                name = path.relative_to(part).as_posix()
+                entries[name] = Entry(name, path.stat().st_size, sha256)
+                digest.update(f"{name}\0{sha256}\0".encode())
+            target = f"{label}-{digest.hexdigest()[:16]}"
+            shutil.rmtree(folder / target, ignore_errors=True)  # a leftover: a folder in use is never written again
+            os.replace(part, folder / target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return target, {name: Entry(f"{target}/{name}", entry.bytes, entry.sha256) for name, entry in entries.items()}
+
+
 def check_size(folder: Path, entry: Entry) -> Path:
     """The path of an entry whose size is right; the hash is `verify`'s business."""
     path = folder / entry.file
@@ -123,8 +146,11 @@ def sync_folder(folder: Path) -> None:
 def sweep(folder: Path, keep: set[str], is_ours: Callable[[str], bool]) -> None:
     """Removes temporary files of dead writers and files that no manifest names. Call it under the lock only."""
     for path in folder.iterdir():
-        if path.name.startswith(PART) or (path.is_file() and is_ours(path.name) and path.name not in keep):
-            path.unlink(missing_ok=True)
+        if path.name.startswith(PART) or (is_ours(path.name) and path.name not in keep):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -42,6 +42,10 @@ class Part:
 
     settings: dict[str, Any]
     identity: dict[str, str] = field(default_factory=dict)
+    model: str = ""
+    """The folder of the model that was trained for this index; "": none was."""
+    files: dict[str, Entry] = field(default_factory=dict)
+    """The model's files, by their path inside its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,14 @@ class Manifest:
     retrievers: dict[str, Part]
     segments: tuple[Segment, ...] = ()
 
+    def entries(self) -> list[Entry]:
+        """All files this manifest needs."""
+        models = [entry for part in self.retrievers.values() for entry in part.files.values()]
+        return models + [entry for segment in self.segments for entry in segment.entries()]
+
     def files(self) -> set[str]:
-        """Names of all files this manifest needs."""
-        return {entry.file for segment in self.segments for entry in segment.entries()}
+        """Names of the files and folders this manifest needs."""
+        return {entry.file.partition("/")[0] for entry in self.entries()}
 
     def live(self) -> int:
         """How many tools can be found."""
@@ -112,7 +121,10 @@ def read(folder: Path) -> tuple[Manifest, str]:
 def _decode(facts: dict[str, Any]) -> Manifest:
     return Manifest(
         text=tuple(facts["text"]),
-        retrievers={name: Part(**part) for name, part in facts["retrievers"].items()},
+        retrievers={
+            name: Part(**{**part, "files": {path: Entry(**entry) for path, entry in part["files"].items()}})
+            for name, part in facts["retrievers"].items()
+        },
         segments=tuple(
             Segment(
                 count=segment["count"],

@@ -11,8 +11,8 @@ from retrievers.errors import BadInput, IndexBroken, ModelMismatch
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.files import check_size, get_array
-from retrievers.index.manifest import Segment
-from retrievers.kinds import Block, Context, make_kind, settings_from_json
+from retrievers.index.manifest import Part, Segment
+from retrievers.kinds import Block, Context, Kind, make_kind, settings_from_json
 from retrievers.rows import Rows
 from retrievers.types import Tool
 
@@ -79,7 +79,7 @@ class Index:
             raise BadInput(f"{self.folder} has no retriever {name!r}; it has {', '.join(self.names)}")
         if name not in self._retrievers:
             part = self.manifest.retrievers[name]
-            kind = make_kind(settings_from_json(part.settings), self._context)
+            kind = open_kind(self.folder, part, self._context)
             check_identity(self.folder, name, part.identity, kind.identity())
             self._retrievers[name] = kind.open(
                 self._blocks[name], self.rows, f"{self.fingerprint}/{name}", self.retriever
@@ -90,6 +90,11 @@ class Index:
         """This index, or its newer version where there is one. Loaded models are shared."""
         _, fingerprint = manifests.read(self.folder)
         return self if fingerprint == self.fingerprint else Index(self.folder, self._context)
+
+
+def open_kind(folder: Path, part: Part, context: Context) -> Kind:
+    """The kind of a retriever that is already in an index, with the model that was trained for it."""
+    return make_kind(settings_from_json(part.settings), context, folder / part.model if part.model else None)
 
 
 def check_identity(folder: Path, name: str, recorded: dict[str, str], found: dict[str, str]) -> None:

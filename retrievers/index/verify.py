@@ -15,19 +15,19 @@ def verify(folder: Path) -> list[str]:
     """Complaints about an index, one sentence each; none: it is whole."""
     manifest, _ = manifests.read(folder)
     complaints = []
-    for number, segment in enumerate(manifest.segments, 1):
-        for entry in segment.entries():
-            path = folder / entry.file
-            if not path.exists():
-                complaints.append(f"{path} is missing")
-                continue
-            with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != entry.sha256:
-                complaints.append(
-                    f"{path} was changed after it was written (sha256 {found[:12]}…, not {entry.sha256[:12]}…)"
-                )
-        if not complaints:
+    for entry in manifest.entries():
+        path = folder / entry.file
+        if not path.exists():
+            complaints.append(f"{path} is missing")
+            continue
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != entry.sha256:
+            complaints.append(
+                f"{path} was changed after it was written (sha256 {found[:12]}…, not {entry.sha256[:12]}…)"
+            )
+    if not complaints:
+        for number, segment in enumerate(manifest.segments, 1):
             complaints.extend(_shape_complaints(folder, number, manifest, segment))
     return complaints
 

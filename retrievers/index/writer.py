@@ -7,6 +7,7 @@ rows and computes nothing anew. A writer that dies at any moment leaves the old 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from pathlib import Path
 from retrievers.errors import BadInput, IndexMissing
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import LOCK, put_array, put_bytes, sweep, writer_lock
+from retrievers.index.files import LOCK, put_array, put_bytes, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part, Segment
-from retrievers.index.reader import blocks, check_identity, live_mask, segment_tools
-from retrievers.kinds import Arrays, Context, Kind, check_names, make_kind, settings_from_json, settings_to_json
+from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
+from retrievers.kinds import Arrays, Context, Kind, Learner, check_names, make_kind, settings_to_json
 from retrievers.settings import RetrieverSettings
 from retrievers.text import FIELDS, document
+from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Tool, ToolId
 
 MOST_SEGMENTS = 12
@@ -46,8 +48,9 @@ def build(
     context: Context,
     text: Sequence[str] = FIELDS,
     wait: float = WAIT,
+    training: Mapping[str, Sequence[TrainingSet]] | None = None,
 ) -> Change:
-    """A new index, in place of the one that may be there."""
+    """A new index, in place of the one that may be there. Retrievers named in `training` are trained first."""
     check_names(dict(retrievers))
     check_tools(tools)
     unknown = [field for field in text if field not in FIELDS]
@@ -55,12 +58,27 @@ def build(
         raise BadInput(f"text is made of {', '.join(FIELDS)}, not {', '.join(unknown) or 'nothing'}")
     _refuse_foreign(folder)
     kinds = {name: make_kind(settings, context) for name, settings in retrievers.items()}
-    parts = {name: Part(settings_to_json(retrievers[name]), kinds[name].identity()) for name in retrievers}
+    work = folder.with_name(f"{folder.name}-training")
+    trained = {name: _train(kinds[name], sets, work / name, wait) for name, sets in (training or {}).items()}
     with writer_lock(folder, wait):
         before = _manifest_or_none(folder)
+        parts = {}
+        for name, settings in retrievers.items():
+            model, files = put_folder(folder, f"{name}-model", trained[name]) if name in trained else ("", {})
+            if model:
+                kinds[name] = make_kind(settings, context, folder / model)
+            parts[name] = Part(settings_to_json(settings), kinds[name].identity(), model, files)
         segment = _segment(folder, tools, tuple(text), kinds)
         fingerprint = _commit(folder, before, Manifest(tuple(text), parts, (segment,)))
+    shutil.rmtree(work, ignore_errors=True)
     return Change(fingerprint, added=len(tools))
+
+
+def _train(kind: Kind, sets: Sequence[TrainingSet], work: Path, wait: float) -> Path:
+    if not isinstance(kind, Learner):
+        raise BadInput(f"a retriever of this kind does not learn: {type(kind).__name__}")
+    with writer_lock(work, wait):
+        return kind.train(sets, work)
 
 
 def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAIT) -> Change:
@@ -155,7 +173,7 @@ def _live_tools(folder: Path, manifest: Manifest) -> dict[ToolId, Tool]:
 def _kinds(folder: Path, manifest: Manifest, context: Context) -> dict[str, Kind]:
     kinds = {}
     for name, part in manifest.retrievers.items():
-        kinds[name] = make_kind(settings_from_json(part.settings), context)
+        kinds[name] = open_kind(folder, part, context)
         check_identity(folder, name, part.identity, kinds[name].identity())
     return kinds
 

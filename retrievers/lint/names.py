@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from retrievers.lint.finding import Finding, Severity, quoted
-from retrievers.lint.vocabulary import GENERIC, bare, informative, speakable, word_set
+from retrievers.lint.vocabulary import ENOUGH, GENERIC, bare, informative, speakable
 from retrievers.text import words
 from retrievers.types import Tool
 
@@ -28,13 +28,15 @@ _SEPARATORS = re.compile(r"[\W_]+")
 _RUN = re.compile(f"[a-z]{{{SHORTEST_RUN},}}")
 _VERBS = ("get", "fetch", "find", "create", "update", "delete", "search", "list", "remove")
 # Two and three letters fit into anything, so only these count as words inside a run.
-_GLUE = word_set("get set add put all new top by to in of on at as id ids is or for and the one day api url pdf")
-# `multilingual` and `downloadable` are one word each, although both halves are.
-_BEGINNINGS = word_set(
-    "anti auto bio counter crypto cyber electro geo hyper inter macro mega meta micro mini mono multi neuro non over "
-    "para photo poly post pre pseudo psycho radio semi sub super tele thermo trans ultra under uni"
+_GLUE = frozenset(
+    """get set add put all new top by to in of on at as id ids is or for and the one day api url pdf""".split()
 )
-_ENDINGS = word_set("able ably hood less like ment ness ship ties tion tions ward wards ware wise")
+# `multilingual` and `downloadable` are one word each, although both halves are.
+_BEGINNINGS = frozenset(
+    """anti auto bio counter crypto cyber electro geo hyper inter macro mega meta micro mini mono multi neuro non
+    over para photo poly post pre pseudo psycho radio semi sub super tele thermo trans ultra under uni""".split()
+)
+_ENDINGS = frozenset("""able ably hood less like ment ness ship ties tion tions ward wards ware wise""".split())
 
 
 def unsplittable(tools: Sequence[Tool]) -> Iterator[Finding]:
@@ -45,7 +47,7 @@ def unsplittable(tools: Sequence[Tool]) -> Iterator[Finding]:
         message = _complaint(tool, used, usable)
         if message:
             # With a good description the tool is still found; without, the name was all there was.
-            severity: Severity = "hint" if len(informative(tool.description)) >= 3 else "warning"
+            severity: Severity = "hint" if len(informative(tool.description[:ENOUGH])) >= 3 else "warning"
             yield Finding("unsplittable", (tool.id,), message, severity)
 
 
@@ -65,7 +67,7 @@ def _complaint(tool: Tool, used: Mapping[str, int], usable: Mapping[str, int]) -
     if not said:
         return f"the name {quoted(tool.name)} holds no word a user would say: name the tool after what it does"
     # A rare abbreviation (`k8s_list`) or a third generic word (`send_get_request`) begins to say something.
-    telling = {bare(word) for word in parts if len(bare(word)) > 1}
+    telling = {bare(word) for word in parts if len(bare(word)) > 1 or not word.isascii()}
     if telling <= GENERIC and len(telling) < 3:
         return f"the name {quoted(tool.name)} could belong to any tool: add what it is about, as in `search_flights`"
     for run in (run for word in parts for run in _RUN.findall(word.casefold())):

@@ -25,8 +25,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Sparse = Any  # scipy has no types
 
-BUDGET = 2_000_000_000
-"""Multiplications one pass may take: half a minute on one core. All words of 16,000 ordinary tools fit."""
+BUDGET = 1_000_000_000
+"""Multiplications one pass may take: some twenty seconds on one core. All words of 10,000 ordinary tools fit."""
 
 BLOCK = 512
 """Rows a product: with 50,000 tools a block's result stays under 300 MB."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 
 from retrievers.lint.finding import Finding, Severity, ids, listed, quoted
-from retrievers.lint.vocabulary import informative
+from retrievers.lint.vocabulary import ENOUGH, informative
 from retrievers.text import document, tokens
 from retrievers.types import Tool, ToolId
 
@@ -17,10 +17,10 @@ FEWEST_WORDS = 3
 def thin(tools: Sequence[Tool]) -> Iterator[Finding]:
     """Tools whose description gives a query nothing to match beyond the name."""
     for tool in tools:
-        said = informative(tool.description)
+        said = informative(tool.description[:ENOUGH])
         named = informative(tool.name)
         name = quoted(tool.name)
-        if not tokens(tool.description):
+        if not said and not tokens(tool.description):
             message = f"{name} has no description: say in a sentence what it does, to what, and when to use it"
             yield Finding("thin", (tool.id,), message, "error")
         elif said <= named:

@@ -6,46 +6,40 @@ import re
 
 from retrievers.text import tokens
 
-
-def word_set(words: str) -> frozenset[str]:
-    """Words written as one line, as people read them."""
-    return frozenset(words.split())
-
-
-GENERIC = word_set(
-    "api apis endpoint endpoints function functions method methods tool tools service services operation operations "
-    "action actions resource resources object objects item items entity entities data info information detail details "
-    "value values result results response responses request requests parameter parameters param params id ids name "
-    "names type types key keys string number version get gets set sets list lists fetch fetches find search query "
-    "post put patch delete create update add remove read write run call send check execute process handle do all new "
-    "any some every default main root general generic simple basic misc other others test tests testing demo example "
-    "examples sample samples temp tmp hello world foo bar baz asdf qwerty untitled unknown none null undefined status "
-    "ping health"
+# In a name they say too little (`create`), in a description they do tell tools apart.
+_ACTIONS = frozenset(
+    """add call check create delete execute patch post process put read remove run send update write""".split()
+)
+GENERIC = _ACTIONS | frozenset(
+    """api apis endpoint endpoints function functions method methods tool tools service services operation operations
+    action actions resource resources object objects item items entity entities data info information detail details
+    value values result results response responses request requests parameter parameters param params id ids name
+    names type types key keys string number version get gets set sets list lists fetch fetches find search query
+    handle do all new any some every default main root general generic simple basic misc other others test tests
+    testing demo example examples sample samples temp tmp hello world foo bar baz asdf qwerty untitled unknown none
+    null undefined status ping health""".split()
 )
 """Words a name may be made of without saying what the tool is about."""
 
-FILLER = GENERIC | word_set(
-    "return returns returned returning retrieve retrieves provide provides allow allows give gives given use used uses "
-    "using show shows from via about based following specific specified certain here has have which what when where "
-    "its also only etc description documentation todo tbd na n"
-)
+_PHRASES = """return returned returning retrieve provide allow give given use used using show via based following
+    specific specified certain etc description documentation todo tbd na n"""
+# As `tokens` gives them, so that its way of folding plurals is known in one place.
+FILLER = frozenset(tokens(f"{' '.join(sorted(GENERIC - _ACTIONS))} {_PHRASES}"))
 """Words a description may be made of without saying anything."""
+
+ENOUGH = 1000
+"""Characters of a description that show whether it says anything; reading whole manuals for that takes minutes."""
 
 
 def informative(text: str) -> set[str]:
-    """The distinct words of a text that can tell one tool from another; plurals count as their singular."""
-    return {singular(word) for word in tokens(text) if word not in FILLER and not word.isdigit()}
+    """The distinct words of a text that can tell one tool from another."""
+    return {word for word in tokens(text) if word not in FILLER and not word.isdigit()}
 
 
-def singular(word: str) -> str:
-    """Crude on purpose: only for comparing words with each other, never shown or indexed."""
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
-_ACRONYMS = word_set(
-    "ai ar bmi btc css csv db dns dvd eth fx gps gpt gpu html http https hr ip jpg js json jwt kyc llm md ml mlb mp3 "
-    "mp4 mtg nba nfl nft nhl npm ocr pc pdf php png qr rgb rpc rss sdk seo sms smtp sql ssh ssl svg tls tts tv uk url "
-    "us uv vat vin vpn vr wp xls xml yml"
+_ACRONYMS = frozenset(
+    """ai ar bmi btc css csv db dns dvd eth fx gps gpt gpu html http https hr ip jpg js json jwt kyc llm md ml mlb
+    mp3 mp4 mtg nba nfl nft nhl npm ocr pc pdf php png qr rgb rpc rss sdk seo sms smtp sql ssh ssl svg tls tts
+    tv uk url us uv vat vin vpn vr wp xls xml yml""".split()
 )
 _LETTERS = re.compile(r"[^\W\d_]+")
 _VOWELS = frozenset("aeiouy")

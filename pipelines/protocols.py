@@ -1,0 +1,112 @@
+"""Honest splits that any data set can be cut into.
+
+official        as the data set comes (dev cut from train where it is missing)
+unseen-tools    three groups of tools; train, dev and test queries need tools of their own group only
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pipelines.data import DataSet, Gold, hashed
+from retrievers.errors import BadInput
+from retrievers.types import ToolId
+
+Protocol = Literal["official", "unseen-tools"]
+SHARES = {"test": 0.20, "dev": 0.12}
+"""The share of used tools that is held out for each split."""
+
+
+def apply_protocol(data: DataSet, protocol: Protocol) -> DataSet:
+    """The data set, split as the protocol says."""
+    return PROTOCOLS[protocol](data)
+
+
+def unseen_tools(data: DataSet) -> DataSet:
+    """Tools, and so scenes, disjoint between train, dev and test.
+
+    Tools that are used together are held out together: drawn at random, hardly any query with several gold tools would
+    have them all on one side. Queries whose tools are on different sides are dropped. Test queries come from test only,
+    train and dev queries from train and dev only, so that nothing tuned here has seen a test query.
+    """
+    used = {split: set().union(*gold.values()) for split, gold in data.gold.items()}
+    everything = [gold for split in data.gold.values() for gold in split.values()]
+    # Where the data set itself keeps tools for its test, those are the unseen ones.
+    side: dict[ToolId, str] = dict.fromkeys(used.get("test", set()) - used["train"] - used.get("dev", set()), "test")
+    for split, share in SHARES.items():
+        for tool in _held_out(everything, share, side, split, f"{data.name}/{split}"):
+            side[tool] = split
+    own: dict[str, Gold] = {"train": {}, "dev": {}, "test": {}}
+    dropped: Counter[str] = Counter()
+    for source, queries in data.gold.items():
+        for query, gold in queries.items():
+            sides = {side.get(tool, "train") for tool in gold}
+            target = next(iter(sides)) if len(sides) == 1 else None
+            # A training query about a test tool must not be trained on, and a test query about a training tool is
+            # the official test's business.
+            if target is None or (target == "test") != (source == "test"):
+                dropped["mixed tools" if target is None else f"{source} queries about {target} tools"] += 1
+            else:
+                own[target][query] = gold
+    if not all(own.values()):
+        raise BadInput(f"{data.name} is too small or too entangled for an unseen-tools split: {dict(map_counts(own))}")
+    report = {
+        **{f"{split} queries": len(gold) for split, gold in own.items()},
+        **{f"{split} tools": len(set().union(*gold.values())) for split, gold in own.items()},
+        **{f"dropped: {why}": count for why, count in sorted(dropped.items())},
+    }
+    return replace(data, gold=own, report=report)
+
+
+def map_counts(gold: Mapping[str, Gold]) -> list[tuple[str, int]]:
+    """How many queries each split has."""
+    return [(split, len(queries)) for split, queries in gold.items()]
+
+
+def _held_out(
+    scenes: Sequence[frozenset[ToolId]], share: float, taken: Mapping[ToolId, str], split: str, salt: str
+) -> set[ToolId]:
+    """Tools that are mostly used with each other: a group is grown until the split holds its share.
+
+    Grown from a tool picked by hash, each step takes the tool whose queries lie most inside the group; a tool that
+    hardly belongs ends the growth and another start is picked.
+    """
+    together: dict[ToolId, Counter[ToolId]] = defaultdict(Counter)
+    uses: Counter[ToolId] = Counter()
+    for scene in scenes:
+        uses.update(scene)
+        for tool in scene:
+            together[tool].update(scene - {tool})
+    free = {tool for tool in uses if tool not in taken}
+    wanted = int(share * len(uses)) - list(taken.values()).count(split)
+    group: set[ToolId] = set()
+    inside: Counter[ToolId] = Counter()
+    starts = sorted(free, key=lambda tool: hashed(f"{salt}/{tool}"))
+    while len(group) < wanted and starts:
+        best = max(
+            (tool for tool in inside if tool in free),
+            key=lambda tool: (inside[tool] / max(1, together[tool].total()), -uses[tool], tool),
+            default=None,
+        )
+        if best is None or inside[best] / max(1, together[best].total()) < 0.2:
+            best = starts.pop(0)
+            if best not in free:
+                continue
+        group.add(best)
+        free.discard(best)
+        inside.update(together[best])
+    return group
+
+
+def leave_one_out(data: Sequence[DataSet], held: str) -> tuple[list[DataSet], DataSet]:
+    """All data sets but one to train on, and that one to test on."""
+    names = [each.name for each in data]
+    if names.count(held) != 1 or len(names) < 2:
+        raise BadInput(f"cannot hold out {held!r} of {', '.join(names) or 'nothing'}")
+    return [each for each in data if each.name != held], data[names.index(held)]
+
+
+PROTOCOLS: dict[str, Callable[[DataSet], DataSet]] = {"official": lambda data: data, "unseen-tools": unseen_tools}

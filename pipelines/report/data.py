@@ -1,0 +1,104 @@
+"""What the report shows: plain frozen data, filled by the evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRow:
+    """One system, over all queries."""
+
+    name: str
+    values: dict[str, float]
+    """metric -> mean, from 0 to 1"""
+    intervals: dict[str, tuple[float, float]]
+    """metric -> bootstrap interval of the mean"""
+    seconds_per_query: float | None
+    """None: it was not timed, its ranking came from a file."""
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One system against the baseline in one metric."""
+
+    system: str
+    baseline: str
+    metric: str
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    p_holm: float
+    better: int
+    worse: int
+    same: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """Some of the queries, e.g. ToolBench's G1."""
+
+    name: str
+    queries: int
+    values: dict[str, dict[str, float]]
+    """system -> metric -> mean"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTool:
+    """A tool at its place in a ranking."""
+
+    id: str
+    name: str
+    gold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A query that was answered differently."""
+
+    query: str
+    before: tuple[RankedTool, ...]
+    """The baseline's top 5."""
+    after: tuple[RankedTool, ...]
+    """The system's top 5."""
+    missing: tuple[str, ...]
+    """Gold tools in neither."""
+    difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The queries that one system gained and lost; the counts are of all, the tuples may hold the clearest only."""
+
+    system: str
+    baseline: str
+    metric: str
+    gained: tuple[Change, ...]
+    lost: tuple[Change, ...]
+    gained_count: int
+    lost_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """All of one report."""
+
+    title: str
+    dataset: str
+    split: str
+    protocol: str
+    queries: int
+    tools: int
+    baseline: str
+    metrics: tuple[str, ...]
+    systems: tuple[SystemRow, ...]
+    comparisons: tuple[ComparisonRow, ...]
+    curve: dict[str, tuple[float, ...]]
+    """system -> recall@1..n"""
+    groups: tuple[GroupRow, ...]
+    changes: tuple[Changes, ...]
+    facts: dict[str, str]
+    """Machine, versions, command, seed, date."""
+    notes: tuple[str, ...]

@@ -1,0 +1,53 @@
+"""TREC run files: the form in which anybody's rankings can be compared with ours.
+
+A line is `query Q0 tool place score tag`, separated by spaces. Ids may hold spaces here, so those are written as %20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from retrievers.errors import BadInput
+from retrievers.types import Ranking, ranked
+
+_PLAIN = "/:;,.@!$&'()*+=[]{}|^~<>?\"`#\\-_"
+
+
+def write_run(rankings: Mapping[str, Ranking], tag: str) -> str:
+    """The text of a run file."""
+    lines = []
+    for query, ranking in rankings.items():
+        for place, (tool, score) in enumerate(ranking, 1):
+            lines.append(f"{_word(query)} Q0 {_word(tool)} {place} {score:.6f} {_word(tag)}\n")
+    return "".join(lines)
+
+
+def _word(text: str) -> str:
+    return "".join(char if not char.isspace() and char != "%" else quote(char, safe=_PLAIN) for char in text)
+
+
+def read_run(path: Path) -> dict[str, Ranking]:
+    """Rankings by query. Order is by score, as trec_eval has it; the place column is not trusted."""
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise BadInput(f"no run file {path}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 at byte {error.start}") from error
+    found: dict[str, dict[str, float]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        cells = line.split()
+        try:
+            query, _, tool, _, score, _ = cells
+            value = float(score)
+        except ValueError as error:
+            raise BadInput(f"{path}:{number}: a line is `query Q0 tool place score tag`") from error
+        held = found.setdefault(unquote(query), {})
+        if unquote(tool) in held:
+            raise BadInput(f"{path}:{number}: the tool {unquote(tool)!r} stands twice for query {unquote(query)!r}")
+        held[unquote(tool)] = value
+    return {query: ranked(held.items(), len(held)) for query, held in found.items()}

@@ -1,0 +1,1 @@
+"""Dense retrieval that learns: an encoder tuned on queries and the tools they need."""

@@ -1,0 +1,49 @@
+"""What an encoder learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retrievers.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Queries with the rows of the documents they need."""
+
+    queries: tuple[str, ...]
+    gold: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """One catalogue with its training and dev queries."""
+
+    name: str
+    documents: tuple[str, ...]
+    train: Examples
+    dev: Examples
+
+    def __post_init__(self) -> None:
+        if not self.train or not self.dev:
+            raise BadInput(
+                f"training on {self.name} needs train and dev queries; it has {len(self.train)} and {len(self.dev)}"
+            )
+
+    def candidates(self) -> list[int]:
+        """Rows that may stand in the softmax: documents that some training query needs.
+
+        A tool that is never right in training would be pushed away from every query, and with it every tool that
+        nobody has asked for yet.
+        """
+        return sorted({row for gold in self.train.gold for row in gold})
+
+
+def recall(rankings: Sequence[Sequence[int]], gold: Sequence[Sequence[int]]) -> float:
+    """The mean share of gold rows found: what dev selection goes by."""
+    shares = [len(set(found) & set(wanted)) / len(wanted) for found, wanted in zip(rankings, gold, strict=True)]
+    return sum(shares) / len(shares)

@@ -1,0 +1,225 @@
+"""Tunes an encoder with sentence-transformers' trainer: mixed precision, dev selection, early stop, seed, resume.
+
+After training, the tuned weights are blended with the ones the model came with, in the proportion that dev likes best
+(Wortsman et al., 2022): a model that has specialised too far for tools it has not seen is taken part of the way back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
+from transformers import EarlyStoppingCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from retrievers.errors import BadInput
+from retrievers.settings import DenseTraining
+from retrievers.tuning.examples import TrainingSet, recall
+from retrievers.tuning.loss import CatalogueLoss
+
+METRIC = "recall@5"
+
+
+def tune(
+    base: Path, sets: Sequence[TrainingSet], settings: DenseTraining, work: Path, device: str | None, progress: bool
+) -> Path:
+    """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the tuned encoder."""
+    work.mkdir(parents=True, exist_ok=True)
+    _same_run(work, base, sets, settings)
+    finished = work / "encoder"
+    if (finished / "training.json").exists():
+        return finished
+    cuda = torch.cuda.is_available() if device is None else device.startswith("cuda")
+    model = SentenceTransformer(
+        str(base), device="cuda" if cuda else "cpu", local_files_only=True, model_kwargs={"dtype": torch.float32}
+    )
+    if settings.max_length:
+        model.max_seq_length = settings.max_length
+    original = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    evaluator = DevRecall(sets, cuda)
+    before = evaluator(model)
+    losses: dict[str, torch.nn.Module] = {
+        each.name: CatalogueLoss(
+            model, each, _mine(model, each, settings, cuda), settings.temperature, settings.candidates, settings.seed
+        )
+        for each in sets
+    }
+    trainer = _Trainer(
+        model=model,
+        args=_arguments(work, settings, cuda, progress),
+        train_dataset={each.name: _dataset(each) for each in sets},
+        loss=losses,
+        evaluator=evaluator,
+        callbacks=[EarlyStoppingCallback(settings.patience)],
+    )
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(work)))  # type: ignore[no-untyped-call]
+    blend, scores = _blend(model, original, evaluator, settings.blends)
+    history = [
+        {"epoch": row["epoch"], METRIC: row[f"eval_{METRIC}"]}
+        for row in trainer.state.log_history
+        if f"eval_{METRIC}" in row
+    ]
+    facts = {
+        "before": before,
+        "after": scores[blend],
+        "blend": blend,
+        "blends": scores,
+        "history": history,
+        "settings": asdict(settings),
+    }
+    return _save(model, work, finished, facts)
+
+
+class _Trainer(SentenceTransformerTrainer):
+    """The library's trainer without its model card, which samples the data for examples: ours is `training.json`."""
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        pass
+
+
+class DevRecall(SentenceEvaluator):
+    """Recall@5 over the dev queries of every set, each ranked against its whole catalogue; the mean decides."""
+
+    def __init__(self, sets: Sequence[TrainingSet], cuda: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._sets, self._cuda = sets, cuda
+        self.primary_metric = METRIC
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1
+    ) -> dict[str, float]:
+        found = {}
+        for each in self._sets:
+            top = _nearest(model, each.dev.queries, each.documents, 5, self._cuda)
+            found[f"{each.name}_{METRIC}"] = recall(top.tolist(), each.dev.gold)
+        return {METRIC: sum(found.values()) / len(found), **found}
+
+
+def _encode(model: Any, texts: Sequence[str], cuda: bool) -> torch.Tensor:
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=cuda):
+        vectors: torch.Tensor = model.encode(
+            list(texts),
+            batch_size=256 if cuda else 64,
+            normalize_embeddings=True,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+    return vectors.float()
+
+
+def _nearest(model: Any, queries: Sequence[str], documents: Sequence[str], k: int, cuda: bool) -> np.ndarray:
+    """(queries, k) rows of the nearest documents."""
+    known = _encode(model, documents, cuda)
+    asked = _encode(model, queries, cuda)
+    top: np.ndarray = (asked @ known.T).topk(min(k, len(documents))).indices.cpu().numpy()
+    return top
+
+
+def _mine(model: Any, data: TrainingSet, settings: DenseTraining, cuda: bool) -> list[list[int]]:
+    """For every training query the nearest candidates that are wrong; none where the whole catalogue is looked at."""
+    candidates = data.candidates()
+    if len(candidates) <= settings.candidates or not settings.hard_negatives:
+        return [[] for _ in data.train.queries]
+    texts = [data.documents[row] for row in candidates]
+    most = max(map(len, data.train.gold))
+    near = _nearest(model, data.train.queries, texts, settings.hard_negatives + most, cuda)
+    return [
+        [candidates[i] for i in places if candidates[i] not in gold][: settings.hard_negatives]
+        for places, gold in zip(near.tolist(), data.train.gold, strict=True)
+    ]
+
+
+def _dataset(data: TrainingSet) -> Dataset:
+    return Dataset.from_dict({"query": list(data.train.queries), "label": list(range(len(data.train)))})
+
+
+def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) -> SentenceTransformerTrainingArguments:
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(work),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        warmup_steps=settings.warmup,  # a float: a share of all steps
+        weight_decay=settings.weight_decay,
+        seed=settings.seed,
+        bf16=cuda and torch.cuda.is_bf16_supported(),
+        use_cpu=not cuda,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=f"eval_{METRIC}",
+        greater_is_better=True,
+        logging_strategy="epoch",
+        disable_tqdm=not progress,
+        report_to="none",
+    )
+
+
+def _blend(
+    model: Any, original: Mapping[str, torch.Tensor], evaluator: DevRecall, blends: Sequence[float]
+) -> tuple[str, dict[str, float]]:
+    """Leaves in the model the mixture of old and new weights that dev likes best; of equals, the one nearer the old."""
+    tuned = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def load(share: float) -> None:
+        model.load_state_dict(
+            {
+                name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
+                if value.is_floating_point()
+                else value
+                for name, value in tuned.items()
+            }
+        )
+
+    scores: dict[str, float] = {}
+    for share in sorted(set(blends)):
+        load(share)
+        scores[f"{share:g}"] = evaluator(model)[METRIC]
+    best = max(scores, key=lambda share: (round(scores[share], 6), -float(share)))
+    load(float(best))
+    return best, scores
+
+
+def _same_run(work: Path, base: Path, sets: Sequence[TrainingSet], settings: DenseTraining) -> None:
+    """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
+    digest = hashlib.sha256(json.dumps([str(base), asdict(settings)]).encode())
+    for each in sets:
+        digest.update(
+            json.dumps([each.name, each.documents, each.train.queries, each.train.gold, each.dev.queries]).encode()
+        )
+    mark = work / "run.json"
+    facts = json.dumps({"run": digest.hexdigest()})
+    if mark.exists() and mark.read_text() == facts:
+        return
+    strangers = [
+        path
+        for path in work.iterdir()
+        if path.name not in {"run.json", "encoder", "eval", ".lock"} and not path.name.startswith("checkpoint-")
+    ]
+    if strangers:
+        raise BadInput(
+            f"{work} holds other files ({strangers[0].name}); it is the work folder of the training, empty it"
+        )
+    for path in work.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    mark.write_text(facts)
+
+
+def _save(model: Any, work: Path, finished: Path, facts: Mapping[str, Any]) -> Path:
+    part = work / "encoder.part"
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(str(part), create_model_card=False)
+    (part / "training.json").write_text(json.dumps(facts, indent=1))
+    part.rename(finished)
+    return finished

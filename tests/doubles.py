@@ -1,0 +1,144 @@
+"""What several tests need: varied tools, an encoder that counts, a model folder, the state of a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from retrievers.encoder import fingerprint
+from retrievers.kinds import Context
+from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, TrainingSource
+from retrievers.text import tokens
+from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.types import Parameter, Tool
+
+BM25_ONLY = {"bm25": BM25Settings()}
+LEARNING = {"dense": DenseSettings(train=DenseTraining(data=(TrainingSource("a data set"),)))}
+LESSONS = {
+    "dense": [TrainingSet("a data set", ("weather",), Examples(("rain",), ((0,),)), Examples(("sun",), ((0,),)))]
+}
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where tests that write a lot write fast; for a kill -9 memory is as good as a disk."""
+
+QUERIES = [
+    "weather in Athens tomorrow",
+    "book me a flight and a hotel",
+    "getStockPrice",
+    "translate a text",
+    "天气预报",
+    "wie wird das Wetter",
+    "list invoices of a customer",
+    "provider3 cancel order",
+    "nothing that anybody offers",
+    "",
+]
+
+_VERBS = "get list find create cancel update track convert translate search book".split()
+_NOUNS = "weather flight hotel order stockPrice invoice customer text currency parcel route recipe".split()
+_EXTRAS = [
+    "",
+    "in Athens",
+    "for tomorrow",
+    "by city",
+    "天气预报",
+    "Wetter für morgen",
+    "with a limit",
+    "of a customer",
+    "🌦 \u2028",
+]
+
+
+def varied_tools(count: int, start: int = 0) -> list[Tool]:
+    """Tools as real catalogues have them: uneven, some without a word of description, some nearly the same."""
+    return [_tool(number) for number in range(start, start + count)]
+
+
+def _tool(number: int) -> Tool:
+    chance = random.Random(number)
+    verb, noun, other = chance.choice(_VERBS), chance.choice(_NOUNS), chance.choice(_NOUNS)
+    names = [f"{verb}{noun.capitalize()}", f"{verb}_{noun}", f"v{number % 4}/{verb}-{noun}"]
+    said = [f"{verb} the {noun} {chance.choice(_EXTRAS)}", f"{noun} and {other}. " * chance.randint(1, 4), ""]
+    parameters = [Parameter(name, "string", f"the {name} to use", True) for name in (other, "limit")]
+    return Tool(
+        id=f"tool-{number:03}",
+        name=chance.choice(names),
+        description=chance.choice(said).strip(),
+        parameters=tuple(parameters[: chance.randint(0, 2)]),
+        category=f"category{number % 5}",
+        provider=f"provider{number % 7}",
+    )
+
+
+def changed(tool: Tool, note: str = "now with more words") -> Tool:
+    """The same id, other content."""
+    return replace(tool, description=f"{tool.description} {note}".strip())
+
+
+class CountingEncoder:
+    """Vectors out of words, and a memory of what was asked. Any sum of products is exact, in whatever order."""
+
+    def __init__(self, fingerprint: str, dimensions: int = 64) -> None:
+        self.fingerprint, self._dimensions = fingerprint, dimensions
+        self.embedded: list[str] = []
+
+    def documents(self, texts: Sequence[str]) -> np.ndarray:
+        self.embedded.extend(texts)
+        return np.stack([self._vector(text) for text in texts])
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        return np.stack([self._vector(text) for text in texts])
+
+    def _vector(self, text: str) -> np.ndarray:
+        """Four places of 0.5, chosen by the text's words: length 1."""
+        vector = np.zeros(self._dimensions, np.float32)
+        digests = [hashlib.sha256(word.encode()).digest() for word in sorted(set(tokens(text)))] or [b"\0"]
+        places: dict[int, None] = {}
+        for digest in [*digests, *(bytes([number]) for number in range(8))]:
+            places.setdefault(digest[0] % self._dimensions)
+        vector[list(places)[:4]] = 0.5
+        return vector
+
+
+def tiny_model(folder: Path, weights: bytes = b"the weights") -> Path:
+    """A model folder as far as fingerprints go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(weights)
+    return folder
+
+
+def learn_at_once(kind: object, sets: Sequence[TrainingSet], work: Path) -> Path:
+    """In place of `DenseKind.train`: always the same model, without the hours."""
+    return tiny_model(work / "model", b"tuned weights")
+
+
+def no_model(reference: str) -> Path:
+    """For indexes that have no business with models."""
+    raise AssertionError(f"somebody asked for the model {reference}")
+
+
+def counting_context(model: Path, cache: Path | None = None, *others: Path) -> tuple[Context, CountingEncoder]:
+    """A world in which every model is the one in that folder, and encoding by it (or by the others) is counted."""
+    encoder = CountingEncoder(fingerprint(model))
+    known = {fingerprint(other): CountingEncoder(fingerprint(other)) for other in others}
+    return Context(lambda reference: model, cache, encoders={**known, encoder.fingerprint: encoder}), encoder
+
+
+def plain_context() -> Context:
+    """A world without models."""
+    return Context(no_model)
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder with its bytes. The writers' lock holds nothing and may stay."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
