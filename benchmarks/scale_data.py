@@ -102,7 +102,9 @@ def fill_cache(tools: Sequence[Tool], cache: Path, encoder: Encoder, most: int, 
     texts = [clean(document(tool)) for tool in tools]
     store = EmbeddingCache(cache, encoder.fingerprint)
     started = time.perf_counter()
-    base = _embed(store, encoder, [text[:CUT] for text in texts[:most]], seconds)
+    # In a place of its own: a text shorter than the cut is its own cut, and must not meet its derived vector later.
+    kept = EmbeddingCache(cache / "base", encoder.fingerprint)
+    base = _embed(kept, encoder, [text[:CUT] for text in texts[:most]], seconds)
     spent = time.perf_counter() - started
     store.put(texts[: len(base)], base)
     rng = np.random.default_rng(SEED)
@@ -118,8 +120,8 @@ def _embed(store: EmbeddingCache, encoder: Encoder, texts: Sequence[str], second
     for start, stop in _spans(0, len(texts), 32):
         some = texts[start:stop]
         known = store.get(some)
-        if len(known) == len(some):
-            found.append(np.stack([known[place] for place in range(len(some))]))
+        if known.keys() >= set(some):
+            found.append(np.stack([known[text] for text in some]))
             continue
         if found and time.perf_counter() > deadline:
             break

@@ -11,6 +11,7 @@ from statistics import median
 
 from scale_figures import Figures, clocked
 
+from pipelines.search import ToolSearch
 from retrievers.index import Index, add, remove
 from retrievers.kinds import Context
 from retrievers.types import Tool
@@ -32,6 +33,8 @@ def loading(figures: Figures, folder: Path, repeats: int) -> None:
             label = "torch imported (!)"
         ready = [run["Index()"] + sum(value for key, value in run.items() if key.startswith("open")) for run in runs]
         figures.note(f"{label}: Index() until all retrievers ready", "s", ready, "< 5 s", median(ready) < 5)
+        search = [value + run["ToolSearch"] for value, run in zip(ready, runs, strict=True)]
+        figures.note(f"{label}: the same + ToolSearch (exact names)", "s", search, "< 5 s", median(search) < 5)
         for key in runs[0]:
             if key != "torch imported" and (not flags or "dense search" in key):
                 unit = "MB" if key.startswith("MB") else "s"
@@ -63,7 +66,7 @@ def life(figures: Figures, index: Index, context: Context, adds: int, others: in
         (folds if len(index.manifest.segments) <= before else plain).append(times)
         added.append(tool)
     _stages(figures, "add", plain, "< 1 s")
-    _stages(figures, "add that folds segments", folds, "")
+    _stages(figures, "add, folding", folds, "")
     victims = list(index.tools.values())[:others]
     times_of: dict[str, list[dict[str, float]]] = {"update": [], "remove": []}
     for number, victim in enumerate(victims):
@@ -84,7 +87,7 @@ def _step(
     index: Index, tool: Tool, query: str, change: Callable[[Tool], object], there: bool
 ) -> tuple[Index, dict[str, float]]:
     """One change, timed by stage; fails where a retriever does not know of it afterwards."""
-    names, seconds = ["call", "refresh", *index.names], list[float]()
+    names, seconds = ["call", "refresh", *index.names, "ToolSearch"], list[float]()
     with clocked(seconds):
         change(tool)
     with clocked(seconds):
@@ -94,14 +97,20 @@ def _step(
             ids = index.retriever(name).search([query], K)[0].ids
         if (tool.id in ids) is not there:
             raise SystemExit(f"{name} {'does not find' if there else 'still finds'} {tool.id} after the change")
+    with clocked(seconds):
+        ids = ToolSearch(index, "hybrid").find([query], K)[0].ids
+    if (tool.id in ids) is not there:
+        raise SystemExit(f"ToolSearch {'does not find' if there else 'still finds'} {tool.id} after the change")
     return index, dict(zip(names, seconds, strict=True))
 
 
 def _stages(figures: Figures, name: str, listed: Sequence[dict[str, float]], target: str) -> None:
     if not listed:
         return
-    whole = [sum(times.values()) for times in listed]
-    figures.note(f"{name}: whole", "s", whole, target, median(whole) < 1 if target else None)
+    whole = [sum(times.values()) - times["ToolSearch"] for times in listed]
+    figures.note(f"{name}: whole, bm25 + dense + hybrid", "s", whole, target, median(whole) < 1 if target else None)
+    served = [sum(times.values()) for times in listed]
+    figures.note(f"{name}: the same + ToolSearch", "s", served, target, median(served) < 1 if target else None)
     for stage in listed[0]:
         what = stage if stage in ("call", "refresh") else f"open and first search of {stage}"
         figures.note(f"  {name}: {what}", "s", [times[stage] for times in listed])

@@ -35,6 +35,7 @@ def main(folder: Path, with_model: bool) -> dict[str, float]:
         last = time.perf_counter()
 
     from pipelines.index import make_context
+    from pipelines.search import ToolSearch
     from retrievers.index import Index
 
     stage("import")
@@ -45,6 +46,8 @@ def main(folder: Path, with_model: bool) -> dict[str, float]:
     for name in index.names:
         index.retriever(name)
         stage(f"open {name}")
+    ToolSearch(index, "bm25")
+    stage("ToolSearch")
     facts["MB ready"] = resident()
     facts["torch imported"] = float("torch" in sys.modules)
     last = time.perf_counter()

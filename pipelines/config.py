@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Sequence
@@ -28,8 +29,10 @@ def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Confi
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"no config file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as UTF-8 text ({error})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from error
     lines: dict[Path_, int] = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -38,6 +41,8 @@ def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Confi
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError(f"{place}: not valid YAML ({getattr(error, 'problem', error)})") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply to be a config") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
     return parse(kind, _override(data, overrides), str(path), lines)
@@ -76,11 +81,20 @@ def _plain(node: yaml.Node, at: Path_, lines: dict[Path_, int], path: Path) -> A
         return found
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*at, str(i)), lines, path) for i, item in enumerate(node.value)]
+    return _scalar(node, f"{path}:{node.start_mark.line + 1}: {_dotted(at)}")
+
+
+def _scalar(node: yaml.Node, place: str) -> Any:
     loader = yaml.SafeLoader("")
     try:
-        return loader.construct_object(node)
+        value = loader.construct_object(node)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{place} holds a value that YAML cannot read; put it in quotes if it is text") from error
     finally:
         loader.dispose()
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{place} holds a NUL character")
+    return value
 
 
 def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -97,7 +111,7 @@ def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             place = inner
         try:
             place[at[-1]] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError(f"--set {text!r}: the value is not valid YAML") from error
     return data
 
@@ -119,7 +133,7 @@ class _Builder:
         if origin in (Union, types.UnionType):
             return self._union(arguments, data, at)
         if origin is Literal:
-            if data not in arguments:
+            if isinstance(data, (list, dict)) or data not in arguments:
                 raise self._choice(at, data, [str(argument) for argument in arguments])
             return data
         if origin is tuple:
@@ -135,7 +149,7 @@ class _Builder:
     def _scalar(self, kind: Any, data: Any, at: Path_) -> Any:
         if kind is Any or (kind is not float and type(data) is kind):
             return data
-        if kind is float and type(data) in (int, float):
+        if kind is float and type(data) in (int, float) and math.isfinite(data):
             return float(data)
         raise self.fail(at, f"{_dotted(at)} must be {_SPOKEN.get(kind, kind)}, not {data!r}")
 
@@ -148,7 +162,7 @@ class _Builder:
         kinds = {typing.get_args(typing.get_type_hints(choice)["kind"])[0]: choice for choice in choices}
         if not isinstance(data, dict) or "kind" not in data:
             raise self.fail(at, f"{_dotted(at)} needs a kind: {', '.join(kinds)}")
-        if data["kind"] not in kinds:
+        if not isinstance(data["kind"], str) or data["kind"] not in kinds:
             raise self._choice((*at, "kind"), data["kind"], list(kinds))
         return self._dataclass(kinds[data["kind"]], data, at)
 
@@ -174,7 +188,9 @@ class _Builder:
         except ConfigError:
             raise
         except ValueError as error:
-            raise self.fail(at, f"{_dotted(at)}: {error}" if at else str(error)) from error
+            # A check may name the key it is about as the error's second argument.
+            place = (*at, str(error.args[1])) if len(error.args) > 1 else at
+            raise self.fail(place, f"{_dotted(place)}: {error.args[0]}" if place else str(error)) from error
 
     def _choice(self, at: Path_, data: Any, known: list[str]) -> ConfigError:
         return self.fail(at, f"{_dotted(at)} cannot be {data!r}{_nearest(str(data), known)}")

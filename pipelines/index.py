@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.models import cache_folder, find_model
-from retrievers.catalogue import read_catalogue
+from retrievers.catalogue import FORMATS, read_catalogue
 from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
-from retrievers.kinds import Context
+from retrievers.kinds import Context, check_names
 from retrievers.settings import DenseSettings, RetrieverSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
@@ -32,6 +32,16 @@ class IndexConfig:
     """The catalogues' format; recognised from their content when not given."""
     text: tuple[str, ...] = field(default=FIELDS)
     """Which parts of a tool are indexed."""
+
+    def __post_init__(self) -> None:
+        if not self.catalogue:
+            raise BadInput("there is no catalogue to index", "catalogue")
+        unknown = [part for part in self.text if part not in FIELDS]
+        if unknown or not self.text:
+            raise BadInput(f"made of {', '.join(FIELDS)}, not {', '.join(unknown) or 'nothing'}", "text")
+        if self.format is not None and self.format not in FORMATS:
+            raise BadInput(f"no format {self.format!r}; formats are {', '.join(FORMATS)}", "format")
+        check_names(self.retrievers)
 
 
 def sample_folder() -> Path:

@@ -67,22 +67,19 @@ class DenseKind:
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         cache = EmbeddingCache(self._context.cache, self._encoder.fingerprint) if self._context.cache else None
         known = cache.get(texts) if cache else {}
-        missing = [place for place in range(len(texts)) if place not in known]
         # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
-        missing.sort(key=lambda place: -len(texts[place]))
-        bar = tqdm(
-            total=len(missing), unit="tool", desc="embedding", disable=not (self._context.show_progress and missing)
-        )
+        missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
+        hidden = not (self._context.show_progress and missing)
+        bar = tqdm(total=len(missing), unit="tool", desc="embedding", disable=hidden)
         for start in range(0, len(missing), CHUNK):
-            places = missing[start : start + CHUNK]
-            some = [texts[place] for place in places]
+            some = missing[start : start + CHUNK]
             vectors = self._encoder.documents(some)
             if cache:
                 cache.put(some, vectors)
-            known.update(zip(places, vectors, strict=True))
-            bar.update(len(places))
+            known.update(zip(some, vectors, strict=True))
+            bar.update(len(some))
         bar.close()
-        return np.stack([known[place] for place in range(len(texts))])
+        return np.stack([known[text] for text in texts])
 
 
 class Dense:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from retrievers.errors import BadInput
+from retrievers.errors import BadInput, OutOfDisk
 from retrievers.index.files import disk_room
 
 
@@ -24,36 +24,41 @@ class EmbeddingCache:
         self._path = folder / "embeddings" / f"{model}.sqlite"
         with disk_room(folder):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._connect() as connection:
+        with self._open() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
 
-    def get(self, texts: Sequence[str]) -> dict[int, np.ndarray]:
-        """Vectors of the texts that are known, by their place in the sequence."""
-        keys = [_key(text) for text in texts]
-        found: dict[bytes, bytes] = {}
-        with self._connect() as connection:
-            for start in range(0, len(keys), 500):
-                some = keys[start : start + 500]
+    def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """The vectors of the texts that are known."""
+        keys = {_key(text): text for text in texts}
+        known: dict[str, np.ndarray] = {}
+        wanted = list(keys)
+        with self._open() as connection:
+            for start in range(0, len(wanted), 500):
+                some = wanted[start : start + 500]
                 marks = ",".join("?" * len(some))
-                found.update(connection.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some))
-        return {place: np.frombuffer(found[key], np.float32) for place, key in enumerate(keys) if key in found}
+                for key, vector in connection.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some):
+                    known[keys[key]] = np.frombuffer(vector, np.float32)
+        return known
 
     def put(self, texts: Iterable[str], vectors: np.ndarray) -> None:
         """Remembers vectors."""
         rows = [(_key(text), vector.tobytes()) for text, vector in zip(texts, vectors.astype(np.float32), strict=True)]
-        with self._connect() as connection:
+        with self._open() as connection:
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
-            connection.commit()
 
-    def _connect(self) -> closing[sqlite3.Connection]:
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection whose work is committed at the end."""
         try:
-            connection = sqlite3.connect(self._path, timeout=60)
-            connection.execute("PRAGMA journal_mode=WAL")
+            with closing(sqlite3.connect(self._path, timeout=60)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+                yield connection
+                connection.commit()
         except sqlite3.DatabaseError as error:
-            raise BadInput(
-                f"the embedding cache {self._path} cannot be used ({error}); delete it, it is made again"
-            ) from error
-        return closing(connection)
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise OutOfDisk(f"no room left for the embedding cache {self._path}; nothing was changed") from error
+            raise BadInput(f"the embedding cache {self._path} cannot be used ({error}); delete it") from error
 
 
 def _key(text: str) -> bytes:

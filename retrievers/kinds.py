@@ -5,7 +5,7 @@ Adding a kind: its settings in `settings.py`, a file with a class like this, one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -112,7 +112,7 @@ def _decode(kind: Any, value: Any) -> Any:
     return _decode(inner[0], value) if inner and value is not None else value
 
 
-def check_names(retrievers: dict[str, RetrieverSettings]) -> None:
+def check_names(retrievers: Mapping[str, RetrieverSettings]) -> None:
     """Refuses an empty set, names that cannot be file names, and hybrids of what is not there or of themselves."""
     if not retrievers:
         raise BadInput("an index needs at least one retriever")

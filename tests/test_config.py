@@ -17,6 +17,7 @@ index: runs/x
 catalogue: [a.json, b.yaml]
 retrievers:
   words: {kind: bm25, k1: 2}
+  other: {kind: bm25}
   both:
     kind: hybrid
     of: [words, other]
@@ -69,11 +70,11 @@ def test_the_command_line_wins_for_every_key(tmp_path: Path) -> None:
         (("kind: bm25, ", ""), "config.yaml:5: retrievers.words needs a kind: bm25, dense, hybrid"),
         (
             ("method: weighted", "method: wighted"),
-            "config.yaml:9: retrievers.both.fusion.method cannot be 'wighted'; did you mean weighted?",
+            "config.yaml:10: retrievers.both.fusion.method cannot be 'wighted'; did you mean weighted?",
         ),
         (
             ("weights: [1, 2]", "weights: [1, two]"),
-            "config.yaml:9: retrievers.both.fusion.weights.1 must be a number, not 'two'",
+            "config.yaml:10: retrievers.both.fusion.weights.1 must be a number, not 'two'",
         ),
         (("catalogue: [a.json, b.yaml]\n", ""), "config.yaml: the key catalogue is missing"),
         (("index: runs/x", "index: runs/x\nindex: runs/y"), "config.yaml:3: the key index stands twice"),

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from retrievers.errors import BadInput, IndexBroken, IndexBusy, OutOfDisk
 
 PART = ".part-"
 LOCK = ".lock"
+_NAMES = re.compile(r"[\w-]+-[0-9a-f]{16}\.(npy|jsonl)|[\w-]+-model-[0-9a-f]{16}")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -107,30 +109,51 @@ def put_folder(folder: Path, label: str, source: Path) -> tuple[str, dict[str, E
                 name = path.relative_to(part).as_posix()
                 entries[name] = Entry(name, path.stat().st_size, sha256)
                 digest.update(f"{name}\0{sha256}\0".encode())
-            target = f"{label}-{digest.hexdigest()[:16]}"
-            shutil.rmtree(folder / target, ignore_errors=True)  # a leftover: a folder in use is never written again
-            os.replace(part, folder / target)
+            target = _free_name(folder, label, digest.hexdigest()[:16], entries)
+            if not (folder / target).exists():
+                os.replace(part, folder / target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return target, {name: Entry(f"{target}/{name}", entry.bytes, entry.sha256) for name, entry in entries.items()}
 
 
-def check_size(folder: Path, entry: Entry) -> Path:
-    """The path of an entry whose size is right; the hash is `verify`'s business."""
+def _free_name(folder: Path, label: str, digest: str, entries: dict[str, Entry]) -> str:
+    """The name for a folder of this content: one that is free, or already holds just that.
+
+    A folder that is there may be in use by the index before, so it is never replaced, damaged or not.
+    """
+    name = f"{label}-{digest}"
+    while (folder / name).exists() and not all(is_whole(folder / name, entry) for entry in entries.values()):
+        name = f"again-{name}"
+    return name
+
+
+def is_whole(folder: Path, entry: Entry) -> bool:
+    """True for a file that still holds what its entry says."""
+    path = folder / entry.file
+    return path.is_file() and path.stat().st_size == entry.bytes and hash_of(path) == entry.sha256
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check(folder: Path, entry: Entry) -> Path:
+    """The path of an entry whose bytes are what they were. About 0.1 s for 100 MB, and no damage is met later."""
     path = folder / entry.file
     size = path.stat().st_size
     if size != entry.bytes:
         raise IndexBroken(f"{path} has {size} bytes where the manifest says {entry.bytes}; build the index again")
+    if hash_of(path) != entry.sha256:
+        raise IndexBroken(f"{path} was changed after it was written; build the index again")
     return path
 
 
 def get_array(folder: Path, entry: Entry) -> np.ndarray:
     """Maps an array into memory, read-only."""
-    path = check_size(folder, entry)
-    try:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise IndexBroken(f"{path} is not a readable array; run `rewrite-index verify`, then build again") from error
+    array: np.ndarray = np.load(check(folder, entry), mmap_mode="r", allow_pickle=False)
     return array
 
 
@@ -143,10 +166,15 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def sweep(folder: Path, keep: set[str], is_ours: Callable[[str], bool]) -> None:
+def is_ours(name: str) -> bool:
+    """True for names that only this module gives."""
+    return name == LOCK or name.startswith(PART) or bool(_NAMES.fullmatch(name))
+
+
+def sweep(folder: Path, keep: set[str]) -> None:
     """Removes temporary files of dead writers and files that no manifest names. Call it under the lock only."""
     for path in folder.iterdir():
-        if path.name.startswith(PART) or (is_ours(path.name) and path.name not in keep):
+        if is_ours(path.name) and path.name not in keep and path.name != LOCK:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:

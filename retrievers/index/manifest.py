@@ -70,8 +70,10 @@ class Manifest:
         return sum(segment.count - len(segment.dead) for segment in self.segments)
 
     def encode(self) -> bytes:
-        """The bytes on disk, the same for the same content."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False).encode()
+        """The bytes on disk, the same for the same content. The last line is the hash of those before it."""
+        facts = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False)
+        body = facts.encode("utf-8", "replace")
+        return body[:-2] + f',\n "seal": "{_seal(body[:-2])}"\n}}\n'.encode()
 
 
 def write(folder: Path, manifest: Manifest) -> str:
@@ -91,6 +93,10 @@ def write(folder: Path, manifest: Manifest) -> str:
             raise
         sync_folder(folder)
     return fingerprint_of(data)
+
+
+def _seal(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def fingerprint_of(data: bytes) -> str:
@@ -113,8 +119,11 @@ def read(folder: Path) -> tuple[Manifest, str]:
             raise IndexBroken(
                 f"{path} is of format {facts['format']}, this version reads {FORMAT}; build the index again"
             )
-        return _decode(facts), fingerprint_of(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        manifest = _decode(facts)
+        if manifest.encode() != data or not manifest.segments:
+            raise ValueError("the seal is broken")
+        return manifest, fingerprint_of(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise IndexBroken(f"{path} is damaged; build the index again") from error
 
 

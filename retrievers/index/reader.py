@@ -10,7 +10,7 @@ from retrievers.base import Retriever
 from retrievers.errors import BadInput, IndexBroken, ModelMismatch
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import check_size, get_array
+from retrievers.index.files import check, get_array
 from retrievers.index.manifest import Part, Segment
 from retrievers.kinds import Block, Context, Kind, make_kind, settings_from_json
 from retrievers.rows import Rows
@@ -21,7 +21,7 @@ ATTEMPTS = 20
 
 def segment_tools(folder: Path, segment: Segment) -> list[Tool]:
     """All tools of a segment, the dead ones too."""
-    tools = tool_lines.decode(check_size(folder, segment.tools))
+    tools = tool_lines.decode(check(folder, segment.tools))
     if len(tools) != segment.count:
         raise IndexBroken(f"{folder / segment.tools.file} holds {len(tools)} tools, not {segment.count}")
     return tools
@@ -61,7 +61,8 @@ class Index:
                 }
                 break
             except FileNotFoundError as error:
-                if manifests.read(self.folder)[1] == self.fingerprint or attempt == ATTEMPTS - 1:
+                # The same manifest may be back with its files by now, so that one look is not enough.
+                if (attempt and manifests.read(self.folder)[1] == self.fingerprint) or attempt == ATTEMPTS - 1:
                     raise IndexBroken(f"{error.filename} is missing from the index; build it again") from error
         live = np.concatenate([live_mask(segment) for segment in self.manifest.segments])
         everything = [tool for tools in held for tool in tools]

@@ -19,11 +19,15 @@ def encode(tools: Sequence[Tool]) -> bytes:
 def decode(path: Path) -> list[Tool]:
     """The tools of a segment."""
     try:
-        # Not splitlines: a description may hold U+2028, which that would cut at.
-        rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
-        return [
-            Tool(**{**row, "parameters": tuple(Parameter(**parameter) for parameter in row["parameters"])})
-            for row in rows
-        ]
+        return decode_lines(path.read_bytes())
     except (ValueError, TypeError, KeyError) as error:
-        raise IndexBroken(f"{path} is damaged; run `rewrite-index verify`, then build the index again") from error
+        raise IndexBroken(f"{path} is damaged; build the index again") from error
+
+
+def decode_lines(data: bytes) -> list[Tool]:
+    """Tools out of lines of JSON."""
+    # Not splitlines: a description may hold U+2028, which that would cut at.
+    rows = [json.loads(line) for line in data.split(b"\n") if line]
+    return [
+        Tool(**{**row, "parameters": tuple(Parameter(**parameter) for parameter in row["parameters"])}) for row in rows
+    ]

@@ -7,15 +7,17 @@ rows and computes nothing anew. A writer that dies at any moment leaves the old 
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrievers.errors import BadInput, IndexMissing
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import LOCK, put_array, put_bytes, put_folder, sweep, writer_lock
+from retrievers.index.files import is_ours, put_array, put_bytes, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part, Segment
 from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
 from retrievers.kinds import Arrays, Context, Kind, Learner, check_names, make_kind, settings_to_json
@@ -51,17 +53,17 @@ def build(
     training: Mapping[str, Sequence[TrainingSet]] | None = None,
 ) -> Change:
     """A new index, in place of the one that may be there. Retrievers named in `training` are trained first."""
-    check_names(dict(retrievers))
+    check_names(retrievers)
     check_tools(tools)
     unknown = [field for field in text if field not in FIELDS]
     if unknown or not text:
         raise BadInput(f"text is made of {', '.join(FIELDS)}, not {', '.join(unknown) or 'nothing'}")
     _refuse_foreign(folder)
+    tools = [storable(tool) for tool in tools]
     kinds = {name: make_kind(settings, context) for name, settings in retrievers.items()}
     work = folder.with_name(f"{folder.name}-training")
     trained = {name: _train(kinds[name], sets, work / name, wait) for name, sets in (training or {}).items()}
-    with writer_lock(folder, wait):
-        before = _manifest_or_none(folder)
+    with writer_lock(folder, wait), _tidy(folder, before := _manifest_or_none(folder)):
         parts = {}
         for name, settings in retrievers.items():
             model, files = put_folder(folder, f"{name}-model", trained[name]) if name in trained else ("", {})
@@ -70,7 +72,10 @@ def build(
             parts[name] = Part(settings_to_json(settings), kinds[name].identity(), model, files)
         segment = _segment(folder, tools, tuple(text), kinds)
         fingerprint = _commit(folder, before, Manifest(tuple(text), parts, (segment,)))
-    shutil.rmtree(work, ignore_errors=True)
+    for name in trained:
+        shutil.rmtree(work / name, ignore_errors=True)
+    if trained and not any(work.iterdir()):
+        work.rmdir()
     return Change(fingerprint, added=len(tools))
 
 
@@ -85,7 +90,8 @@ def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAI
     """Adds tools; a known id with other content is replaced, with the same content left alone."""
     check_tools(tools)
     manifests.read(folder)  # before the lock, which would create the folder
-    with writer_lock(folder, wait):
+    tools = [storable(tool) for tool in tools]
+    with writer_lock(folder, wait), _tidy(folder, manifests.read(folder)[0]):
         manifest, fingerprint = manifests.read(folder)
         known = _live_tools(folder, manifest)
         fresh = [tool for tool in tools if known.get(tool.id) != tool]
@@ -108,7 +114,7 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
     """Takes tools out. An id that is not there is refused, and then nothing is removed."""
     wanted = set(ids)
     manifests.read(folder)
-    with writer_lock(folder, wait):
+    with writer_lock(folder, wait), _tidy(folder, manifests.read(folder)[0]):
         manifest, _ = manifests.read(folder)
         known = _live_tools(folder, manifest)
         strangers = sorted(wanted - known.keys())
@@ -136,22 +142,39 @@ def check_tools(tools: Sequence[Tool]) -> None:
         seen.add(tool.id)
 
 
+def storable(tool: Tool) -> Tool:
+    """The tool as it comes back from the disk: half characters, which sloppy JSON holds, are replaced."""
+    return tool_lines.decode_lines(tool_lines.encode([tool]))[0]
+
+
 def _refuse_foreign(folder: Path) -> None:
-    """An index folder holds nothing else: sweeping must never meet somebody's files."""
-    if folder.is_dir() and not (folder / manifests.NAME).exists():
-        strangers = [
-            path.name for path in folder.iterdir() if not _is_ours(path.name) and not path.name.startswith(".part-")
-        ]
-        if strangers:
-            raise BadInput(
-                f"{folder} is not an index and holds other files ({sorted(strangers)[0]}); name an empty folder"
-            )
+    """An index folder holds nothing else, so that no writer ever meets somebody's files."""
+    if not folder.is_dir() or _manifest_or_none(folder) is not None:
+        return
+    strangers = sorted(path.name for path in folder.iterdir() if not is_ours(path.name))
+    if strangers == [manifests.NAME] and _may_be_ours(folder / manifests.NAME):
+        return  # an index whose manifest is damaged, or of another version
+    if strangers:
+        raise BadInput(f"{folder} is not an index and holds other files ({strangers[0]}); name an empty folder")
 
 
-def _is_ours(name: str) -> bool:
-    """True for names that only this module gives: `<label>-<16 hex digits>.<ending>`, and the lock."""
-    stem = name.partition(".")[0].rpartition("-")[2]
-    return name == LOCK or (len(stem) == 16 and all(char in "0123456789abcdef" for char in stem))
+def _may_be_ours(manifest: Path) -> bool:
+    """False for a manifest.json that is whole and says nothing of an index: a web page's, say."""
+    try:
+        facts = json.loads(manifest.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return True
+    return isinstance(facts, dict) and "format" in facts
+
+
+@contextmanager
+def _tidy(folder: Path, before: Manifest | None) -> Iterator[None]:
+    """A writer that fails takes with it what it had already written."""
+    try:
+        yield
+    except BaseException:
+        sweep(folder, before.files() if before else set())
+        raise
 
 
 def _manifest_or_none(folder: Path) -> Manifest | None:
@@ -235,5 +258,5 @@ def _fold(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind]) -> Manife
 def _commit(folder: Path, before: Manifest | None, after: Manifest) -> str:
     """Seals the new version. The files of the one before stay until the next commit, for readers just opening it."""
     fingerprint = manifests.write(folder, after)
-    sweep(folder, after.files() | (before.files() if before else set()) | {LOCK}, _is_ours)
+    sweep(folder, after.files() | (before.files() if before else set()))
     return fingerprint

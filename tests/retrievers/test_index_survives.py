@@ -520,7 +520,13 @@ def _overtaken(monkeypatch: pytest.MonkeyPatch, module: object, name: str, meanw
     monkeypatch.setattr(module, name, overtaken)
 
 
-@pytest.mark.parametrize("last", [3, 0], ids=["by others", "by the same again"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param(3, id="by others"),
+        pytest.param(0, id="by the same again"),
+    ],
+)
 def test_a_reader_overtaken_while_opening_gets_a_whole_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
@@ -528,7 +534,7 @@ def test_a_reader_overtaken_while_opening_gets_a_whole_index(
     _build(folder, _generation(0))
     # Two writers come between the manifest and the files it names: those are swept away.
     _overtaken(monkeypatch, manifests, "read", lambda: [_build(folder, _generation(number)) for number in (1, 2)])
-    plain = reader.check_size
+    plain = reader.check
 
     def gone(*args: Any) -> Path:
         """A third comes when the reader has just found out. It may bring back the very index that was being read."""
@@ -538,7 +544,7 @@ def test_a_reader_overtaken_while_opening_gets_a_whole_index(
             _build(folder, _generation(last))
             raise
 
-    monkeypatch.setattr(reader, "check_size", gone)
+    monkeypatch.setattr(reader, "check", gone)
     assert Index(folder, CONTEXT).tools == {tool.id: tool for tool in _generation(last)}
 
 
