@@ -60,6 +60,31 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     return run(parser, argv)
 
 
+def train(argv: Sequence[str] | None = None) -> int:
+    """rewrite-train: the rewriter's training."""
+    return _not_yet("rewrite-train", argv)
+
+
+def batch(argv: Sequence[str] | None = None) -> int:
+    """rewrite-batch: expansion of many queries."""
+    return _not_yet("rewrite-batch", argv)
+
+
+def serve(argv: Sequence[str] | None = None) -> int:
+    """rewrite-serve: the rewriter in front of an index."""
+    return _not_yet("rewrite-serve", argv)
+
+
+def _not_yet(name: str, argv: Sequence[str] | None) -> int:
+    """A command whose name is taken and whose work is not in this version: it says so and does nothing."""
+    parser = argparse.ArgumentParser(
+        name, description=f"{name} is not part of this version; rewrite-index and rewrite-eval are.", epilog=EXITS
+    )
+    parser.parse_known_args(argv)
+    print(f"{name}: not part of this version; rewrite-index and rewrite-eval are", file=sys.stderr)
+    return 2
+
+
 def _config_arguments(parser: argparse.ArgumentParser, examples: str) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help=f"YAML file; see {examples}")
     parser.add_argument(

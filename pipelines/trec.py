@@ -1,6 +1,7 @@
 """TREC run files: the form in which anybody's rankings can be compared with ours.
 
 A line is `query Q0 tool place score tag`, separated by spaces. Ids may hold spaces here, so those are written as %20.
+A query for which nothing was found has one line with the tool `-`, so that it is not taken for one that was not asked.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from urllib.parse import quote, unquote
 from retrievers.errors import BadInput
 from retrievers.types import Ranking, ranked
 
+NOTHING = "-"
 _PLAIN = "/:;,.@!$&'()*+=[]{}|^~<>?\"`#\\-_"
 
 
@@ -19,6 +21,8 @@ def write_run(rankings: Mapping[str, Ranking], tag: str) -> str:
     """The text of a run file."""
     lines = []
     for query, ranking in rankings.items():
+        if not ranking:
+            lines.append(f"{_word(query)} Q0 {NOTHING} 1 0 {_word(tag)}\n")
         for place, (tool, score) in enumerate(ranking, 1):
             lines.append(f"{_word(query)} Q0 {_word(tool)} {place} {score:.6f} {_word(tag)}\n")
     return "".join(lines)
@@ -47,6 +51,8 @@ def read_run(path: Path) -> dict[str, Ranking]:
         except ValueError as error:
             raise BadInput(f"{path}:{number}: a line is `query Q0 tool place score tag`") from error
         held = found.setdefault(unquote(query), {})
+        if tool == NOTHING:
+            continue
         if unquote(tool) in held:
             raise BadInput(f"{path}:{number}: the tool {unquote(tool)!r} stands twice for query {unquote(query)!r}")
         held[unquote(tool)] = value

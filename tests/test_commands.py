@@ -14,6 +14,7 @@ import pytest
 
 from pipelines import cli
 from pipelines import config as configs
+from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
 from retrievers.index import Index
 from retrievers.kinds import Context
@@ -22,7 +23,7 @@ from retrievers.types import Tool
 ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {"rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"]}
-CONFIG_KINDS = {"index": IndexConfig}
+CONFIG_KINDS = {"index": IndexConfig, "eval": EvalConfig}
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 
 

@@ -1,0 +1,175 @@
+"""rewrite-eval, end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from doubles import state
+
+from pipelines import cli
+from pipelines.evaluate import METRICS
+from pipelines.index import sample_folder
+from pipelines.trec import read_run, write_run
+from retrievers.errors import BadInput
+from retrievers.index import build
+from retrievers.kinds import Context
+from retrievers.settings import BM25Settings
+from retrievers.types import Ranking, Tool
+
+
+@pytest.fixture(scope="module")
+def place(sample_tools: list[Tool], context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the sample, and the run folder of one evaluation."""
+    place = tmp_path_factory.mktemp("eval")
+    build(place / "index", sample_tools, {"bm25": BM25Settings(), "flat": BM25Settings(k1=0.01, b=0.0)}, context)
+    assert cli.evaluate([str(config(place))]) == 0
+    return place
+
+
+def config(place: Path, **changes: object) -> Path:
+    facts = {
+        "output": str(place / "run"),
+        "data": "bundled:sample",
+        "index": str(place / "index"),
+        "group_by": "language",
+        "systems": {"bm25": {"retriever": "bm25"}, "flat": {"retriever": "flat"}},
+        **changes,
+    }
+    path = place / "config.yaml"
+    path.write_text(json.dumps(facts))
+    return path
+
+
+def metrics(place: Path) -> dict[str, dict[str, dict[str, float]]]:
+    found: dict[str, dict[str, dict[str, float]]] = json.loads((place / "run" / "metrics.json").read_text())
+    return found
+
+
+def test_metrics_have_the_promised_form(place: Path) -> None:
+    found = json.loads((place / "run" / "metrics.json").read_text())
+    assert (found["dataset"], found["split"], found["queries"]) == ("sample", "test", 401)
+    assert found["retriever"]["name"] == "bm25"
+    assert found["systems"].keys() == {"bm25", "flat"}
+    assert set(METRICS) == found["systems"]["bm25"].keys()
+    keys = {"system", "baseline", "metric", "difference", "p_value", "better", "worse", "same"}
+    for comparison in found["comparisons"]:
+        assert keys <= comparison.keys()
+        assert comparison["better"] + comparison["worse"] + comparison["same"] == 401
+        assert comparison["difference"] == pytest.approx(
+            found["systems"]["flat"][comparison["metric"]] - found["systems"]["bm25"][comparison["metric"]], abs=2e-6
+        )
+        low, high = comparison["interval"]
+        assert low <= comparison["difference"] <= high
+
+
+def test_figures_follow_from_the_run_files(place: Path) -> None:
+    gold: dict[str, set[str]] = {}
+    for line in (sample_folder() / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, tool, _ = line.split("\t")
+        gold.setdefault(query, set()).add(tool)
+    run = read_run(place / "run" / "bm25.trec")
+    recall = sum(len(gold[query] & set(run[query].ids[:5])) / len(gold[query]) for query in gold if query in run) / len(
+        gold
+    )
+    assert metrics(place)["systems"]["bm25"]["recall@5"] == pytest.approx(recall, abs=1e-6)
+
+
+def test_groups_add_up(place: Path) -> None:
+    found = metrics(place)
+    groups = found["groups"]
+    assert sum(group["queries"] for group in groups.values()) == 401
+    whole = sum(group["queries"] * group["bm25"]["mrr"] for group in groups.values()) / 401  # type: ignore[operator, index]
+    assert whole == pytest.approx(found["systems"]["bm25"]["mrr"], abs=1e-5)
+
+
+def test_the_run_folder_holds_all_that_is_needed_to_repeat_it(place: Path) -> None:
+    names = {path.name for path in (place / "run").iterdir()}
+    assert names == {
+        "config.yaml",
+        "environment.json",
+        "metrics.json",
+        "queries.jsonl",
+        "report.html",
+        "bm25.trec",
+        "flat.trec",
+    }
+    before = metrics(place)
+    assert cli.evaluate([str(place / "run" / "config.yaml"), "--set", f"output={place}/again"]) == 0
+    after = json.loads((place / "again" / "metrics.json").read_text())
+    assert {**before, "seconds_per_query": 0} == {**after, "seconds_per_query": 0}
+
+
+def test_a_run_file_is_a_system_like_any_other(place: Path) -> None:
+    path = config(
+        place,
+        output=str(place / "with-run"),
+        systems={"bm25": {"retriever": "bm25"}, "theirs": {"run": str(place / "run" / "bm25.trec")}},
+    )
+    assert cli.evaluate([str(path)]) == 0
+    found = json.loads((place / "with-run" / "metrics.json").read_text())
+    assert found["systems"]["theirs"] == found["systems"]["bm25"]
+    assert all(comparison["p_value"] == 1.0 for comparison in found["comparisons"])
+
+
+def test_ids_with_spaces_survive_a_run_file(tmp_path: Path) -> None:
+    rankings = {
+        "q 1": Ranking(("a b", "100%", "天气"), (3.0, 2.0, 1.0)),
+        "q2": Ranking(("c",), (0.5,)),
+        "q3": Ranking(),
+    }
+    (tmp_path / "x.trec").write_text(write_run(rankings, "my system"))
+    assert read_run(tmp_path / "x.trec") == rankings
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("q1 Q0 a 1 2.0 x\nq1 Q0 a 2 1.0 x\n", ":2: the tool 'a' stands twice for query 'q1'"),
+        ("q1 Q0 a 1 x\n", ":1: a line is"),
+        ("q1 Q0 a 1 high x\n", ":1: a line is"),
+    ],
+)
+def test_a_faulty_run_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "x.trec").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read_run(tmp_path / "x.trec")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"systems": {}}, "no systems"),
+        ({"systems": {"a": {"retriever": "nobody"}}}, "no retriever 'nobody'; it has bm25, flat"),
+        ({"systems": {"a": {}}}, "either a retriever of an index or a run file"),
+        ({"systems": {"a": {"run": "PLACE/short.trec"}}}, "systems must rank the same 401 queries"),
+        ({"systems": {"a": {"run": "PLACE/twice.trec"}}}, "stands twice"),
+        ({"baseline": "nobody"}, "the baseline 'nobody' is not among the systems"),
+        ({"metrics": ["recall@5", "hits@3"]}, "no metric 'hits@3'"),
+        ({"metrics": ["recall@5", "recall@500"]}, "deeper"),
+        ({"group_by": "mood"}, "'mood'"),
+        ({"split": "tset"}, "no split 'tset'"),
+        ({"data": "nowhere"}, "no data set folder nowhere"),
+        ({"index": "nowhere"}, "no finished index in nowhere"),
+        ({"index": None}, "names no index"),
+        ({"protocol": "unseen"}, "did you mean unseen-tools"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    place: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], words: str
+) -> None:
+    (place / "short.trec").write_text("q0001 Q0 a 1 1.0 x\n")
+    (place / "twice.trec").write_text("q0001 Q0 a 1 1.0 x\nq0001 Q0 a 2 0.5 x\n")
+    path = config(
+        place, **json.loads(json.dumps({**changes, "output": str(place / "never")}).replace("PLACE", str(place)))
+    )
+    before = state(place)
+    capsys.readouterr()
+    assert cli.evaluate([str(path)]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+    assert state(place) == before
