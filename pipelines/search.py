@@ -14,7 +14,7 @@ class ToolSearch:
 
     def __init__(self, index: Index, retriever: str) -> None:
         self._retriever = index.retriever(retriever)
-        self._names = ExactNames(index.tools.values())
+        self._names = ExactNames(index.tools.names())
         self.fingerprint = self._retriever.fingerprint
 
     def find(self, utterances: Sequence[str], k: int) -> list[Ranking]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,23 @@ _NOTES = {".md", ".gitattributes", ".lock"}
 
 
 def fingerprint(folder: Path) -> str:
-    """The hash of everything in a model folder that can change a vector."""
-    digest = hashlib.sha256()
+    """The hash of everything in a model folder that can change a vector; a file that did not change is hashed once."""
     names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     names = [name for name in names if name.suffix not in _NOTES and not any(p.startswith(".") for p in name.parts)]
     if not any(name.suffix in _WEIGHTS for name in names):
         raise ModelMissing(f"{folder} holds no model weights; give a sentence-transformers folder")
+    digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name.as_posix()}\0".encode())
-        with (folder / name).open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        facts = (folder / name).stat()
+        digest.update(_file_hash(folder / name, facts.st_size, facts.st_mtime_ns, facts.st_ino))
     return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=1024)
+def _file_hash(path: Path, size: int, changed: int, inode: int) -> bytes:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 class Encoder:

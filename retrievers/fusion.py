@@ -15,7 +15,9 @@ from collections.abc import Iterable, Sequence
 from retrievers.errors import BadInput
 from retrievers.settings import FusionSettings
 from retrievers.text import words
-from retrievers.types import Ranking, Tool, ToolId, ranked
+from retrievers.types import Ranking, ToolId, ranked
+
+_SEPARATORS, _BLANK = re.compile(r"[\W_]+"), re.compile(r"\s")
 
 
 def fuse(rankings: Sequence[Ranking], k: int, settings: FusionSettings) -> Ranking:
@@ -88,22 +90,28 @@ class ExactNames:
     A plain word such as `search` inside a sentence names nothing.
     """
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
-        self._whole: dict[str, list[ToolId]] = {}
-        self._literal: dict[str, list[ToolId]] = {}
-        for tool in tools:
-            self._whole.setdefault(_spelling(tool.name), []).append(tool.id)
-            for literal in {tool.id, tool.name}:
-                if _identifier_like(literal):
-                    self._literal.setdefault(literal.casefold(), []).append(tool.id)
-        self._whole.pop("", None)
+    def __init__(self, tools: Iterable[tuple[ToolId, str]]) -> None:
+        """Takes ids and names. What is costly to tell of a name is left until an utterance comes near it."""
+        self._names = dict(tools)
+        self._near: _Table = {}
+        self._literal: _Table = {}
+        for tool, name in self._names.items():
+            _put(self._near, _squeezed(name), tool)
+            for literal in (tool, name):
+                if not _BLANK.search(literal):
+                    _put(self._literal, literal.casefold(), tool)
+        self._near.pop("", None)
 
     def find(self, utterance: str) -> list[ToolId]:
         """Ids of the tools named, in the order of their ids."""
-        named = set(self._whole.get(_spelling(utterance), ()))
+        spelling = _spelling(utterance)
+        near = _get(self._near, _squeezed(utterance))
+        named = {tool for tool in near if _spelling(self._names[tool]) == spelling}
         for piece in re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()):
             for literal in {piece, piece.strip(".:!?"), piece.removesuffix("()")}:
-                named.update(self._literal.get(literal, ()))
+                for tool in _get(self._literal, literal):
+                    spelled = (text for text in (tool, self._names[tool]) if text.casefold() == literal)
+                    named.update(tool for text in spelled if _identifier_like(text))
         return sorted(named)
 
     def promote(self, utterance: str, ranking: Ranking, k: int) -> Ranking:
@@ -120,6 +128,28 @@ class ExactNames:
 
 def _spelling(text: str) -> str:
     return " ".join(words(text)).casefold()
+
+
+# Mostly one tool a key: a list each would wake the garbage collector for a third of a second at 50,000 tools.
+_Table = dict[str, ToolId | list[ToolId]]
+
+
+def _put(table: _Table, key: str, tool: ToolId) -> None:
+    held = table.setdefault(key, tool)
+    if isinstance(held, list):
+        held.append(tool)
+    elif held != tool:
+        table[key] = [held, tool]
+
+
+def _get(table: _Table, key: str) -> list[ToolId]:
+    held = table.get(key, [])
+    return held if isinstance(held, list) else [held]
+
+
+def _squeezed(text: str) -> str:
+    """The same for any two texts of the same spelling, and quick to make."""
+    return _SEPARATORS.sub("", text).casefold()
 
 
 def _identifier_like(name: str) -> bool:

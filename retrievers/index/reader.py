@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,13 @@ from retrievers.index.files import check, get_array
 from retrievers.index.manifest import Part, Segment
 from retrievers.kinds import Block, Context, Kind, make_kind, settings_from_json
 from retrievers.rows import Rows
-from retrievers.types import Tool
 
 ATTEMPTS = 20
 
 
-def segment_tools(folder: Path, segment: Segment) -> list[Tool]:
+def segment_tools(folder: Path, segment: Segment) -> tool_lines.Lines:
     """All tools of a segment, the dead ones too."""
-    tools = tool_lines.decode(check(folder, segment.tools))
+    tools = tool_lines.Lines(check(folder, segment.tools))
     if len(tools) != segment.count:
         raise IndexBroken(f"{folder / segment.tools.file} holds {len(tools)} tools, not {segment.count}")
     return tools
@@ -34,19 +34,29 @@ def live_mask(segment: Segment) -> np.ndarray:
     return live
 
 
-def blocks(folder: Path, segments: tuple[Segment, ...], name: str) -> list[Block]:
-    """One retriever's share of the segments."""
-    return [
-        Block({label: get_array(folder, entry) for label, entry in segment.arrays[name].items()}, live_mask(segment))
-        for segment in segments
-    ]
+def blocks(
+    folder: Path, segments: Sequence[Segment], name: str, known: dict[str, np.ndarray] | None = None
+) -> list[Block]:
+    """One retriever's share of the segments. Arrays that are `known` by their file's name are not read again."""
+    found: dict[str, np.ndarray] = {} if known is None else known
+    shares = []
+    for segment in segments:
+        for entry in segment.arrays[name].values():
+            if entry.file not in found:
+                found[entry.file] = get_array(folder, entry)
+        arrays = {label: found[entry.file] for label, entry in segment.arrays[name].items()}
+        shares.append(Block(arrays, live_mask(segment)))
+    return shares
 
 
 class Index:
     """Tools and retrievers of one index folder, as they were when it was opened."""
 
-    def __init__(self, folder: Path, context: Context) -> None:
+    def __init__(self, folder: Path, context: Context, before: Index | None = None) -> None:
+        """`before`: an older version of it, whose segments need not be read again where they are the same."""
         self.folder, self._context = folder, context
+        self._lines: dict[str, tool_lines.Lines] = before._lines if before else {}
+        self._arrays: dict[str, np.ndarray] = dict(before._arrays) if before else {}
         self._retrievers: dict[str, Retriever] = {}
         self._load()
 
@@ -55,19 +65,25 @@ class Index:
         for attempt in range(ATTEMPTS):
             self.manifest, self.fingerprint = manifests.read(self.folder)
             try:
-                held = [segment_tools(self.folder, segment) for segment in self.manifest.segments]
+                self._lines = {
+                    segment.tools.file: self._lines.get(segment.tools.file) or segment_tools(self.folder, segment)
+                    for segment in self.manifest.segments
+                }
                 self._blocks = {
-                    name: blocks(self.folder, self.manifest.segments, name) for name in self.manifest.retrievers
+                    name: blocks(self.folder, self.manifest.segments, name, self._arrays)
+                    for name in self.manifest.retrievers
                 }
                 break
             except FileNotFoundError as error:
                 # The same manifest may be back with its files by now, so that one look is not enough.
                 if (attempt and manifests.read(self.folder)[1] == self.fingerprint) or attempt == ATTEMPTS - 1:
                     raise IndexBroken(f"{error.filename} is missing from the index; build it again") from error
+        used = self.manifest.files()
+        self._arrays = {file: array for file, array in self._arrays.items() if file in used}
+        held = [self._lines[segment.tools.file] for segment in self.manifest.segments]
         live = np.concatenate([live_mask(segment) for segment in self.manifest.segments])
-        everything = [tool for tools in held for tool in tools]
-        self.rows = Rows([tool.id for tool in everything], live)
-        self.tools: dict[str, Tool] = {tool.id: tool for tool, alive in zip(everything, live, strict=True) if alive}
+        self.rows = Rows([tool for lines in held for tool in lines.ids], live)
+        self.tools = tool_lines.LiveTools(held, live)
 
     @property
     def names(self) -> list[str]:
@@ -90,7 +106,7 @@ class Index:
     def refreshed(self) -> Index:
         """This index, or its newer version where there is one. Loaded models are shared."""
         _, fingerprint = manifests.read(self.folder)
-        return self if fingerprint == self.fingerprint else Index(self.folder, self._context)
+        return self if fingerprint == self.fingerprint else Index(self.folder, self._context, self)
 
 
 def open_kind(folder: Path, part: Part, context: Context) -> Kind:

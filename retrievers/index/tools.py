@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from retrievers.errors import IndexBroken
-from retrievers.types import Parameter, Tool
+from retrievers.types import Parameter, Tool, ToolId
+
+_START, _NAME = '{"id": ', ', "name": '
+"""How every line begins, and what stands between id and name: the first two fields of a Tool."""
+_DECODER = json.JSONDecoder()
 
 
 def encode(tools: Sequence[Tool]) -> bytes:
@@ -16,18 +25,72 @@ def encode(tools: Sequence[Tool]) -> bytes:
     return "".join(json.dumps(asdict(tool), ensure_ascii=False) + "\n" for tool in tools).encode("utf-8", "replace")
 
 
-def decode(path: Path) -> list[Tool]:
-    """The tools of a segment."""
-    try:
-        return decode_lines(path.read_bytes())
-    except (ValueError, TypeError, KeyError) as error:
-        raise IndexBroken(f"{path} is damaged; build the index again") from error
+class Lines(Sequence[Tool]):
+    """The tools of a segment: ids at once, each tool when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # Not splitlines: a description may hold U+2028, which that would cut at.
+            self._lines = [line for line in path.read_bytes().decode().split("\n") if line]
+            self.ids: list[ToolId] = []
+            self.names: list[str] = []
+            for line in self._lines:
+                tool, end = _DECODER.raw_decode(line, len(_START))
+                self.ids.append(tool)
+                self.names.append(_DECODER.raw_decode(line, end + len(_NAME))[0])
+        except (ValueError, IndexError) as error:
+            raise self._damaged() from error
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, row: int) -> Tool:  # type: ignore[override]
+        try:
+            return _tool(json.loads(self._lines[row]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._damaged() from error
+
+    def _damaged(self) -> IndexBroken:
+        return IndexBroken(f"{self._path} is damaged; build the index again")
+
+
+class LiveTools(Mapping[ToolId, Tool]):
+    """The live tools of an index by id, in the order of their rows."""
+
+    def __init__(self, segments: Sequence[Lines], live: np.ndarray) -> None:
+        self._segments = segments
+        self._ends = list(accumulate(map(len, segments)))
+        ids = chain.from_iterable(lines.ids for lines in segments)
+        # Plain numbers: 50,000 tuples would wake the garbage collector for a third of a second.
+        self._rows = {tool: row for row, (tool, alive) in enumerate(zip(ids, live.tolist(), strict=True)) if alive}
+
+    def __getitem__(self, tool: ToolId) -> Tool:
+        row = self._rows[tool]
+        place = bisect_right(self._ends, row)
+        return self._segments[place][row - self._ends[place]]  # counted from the segment's end
+
+    def names(self) -> Iterator[tuple[ToolId, str]]:
+        """Ids and names, which cost nothing to know."""
+        every = list(chain.from_iterable(lines.names for lines in self._segments))
+        return ((tool, every[row]) for tool, row in self._rows.items())
+
+    def __contains__(self, tool: object) -> bool:  # Mapping's own would decode it
+        return tool in self._rows
+
+    def __iter__(self) -> Iterator[ToolId]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def decode_lines(data: bytes) -> list[Tool]:
     """Tools out of lines of JSON."""
     # Not splitlines: a description may hold U+2028, which that would cut at.
-    rows = [json.loads(line) for line in data.split(b"\n") if line]
-    return [
-        Tool(**{**row, "parameters": tuple(Parameter(**parameter) for parameter in row["parameters"])}) for row in rows
-    ]
+    return [_tool(json.loads(line)) for line in data.split(b"\n") if line]
+
+
+def _tool(facts: dict[str, Any]) -> Tool:
+    parameters = tuple(Parameter(**parameter) for parameter in facts.pop("parameters"))
+    return Tool(**facts, parameters=parameters)

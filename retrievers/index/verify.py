@@ -36,7 +36,7 @@ def verify(folder: Path) -> list[str]:
 def _shape_complaints(folder: Path, number: int, manifest: manifests.Manifest, segment: manifests.Segment) -> list[str]:
     """What hashes cannot see: a manifest that does not fit its files."""
     try:
-        segment_tools(folder, segment)
+        list(segment_tools(folder, segment))  # decodes every one
         for named in segment.arrays.values():
             for entry in named.values():
                 get_array(folder, entry)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from retrievers.errors import BadInput, IndexMissing
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
@@ -93,14 +95,14 @@ def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAI
     tools = [storable(tool) for tool in tools]
     with writer_lock(folder, wait), _tidy(folder, manifests.read(folder)[0]):
         manifest, fingerprint = manifests.read(folder)
-        known = _live_tools(folder, manifest)
+        held, known = _live_tools(folder, manifest)
         fresh = [tool for tool in tools if known.get(tool.id) != tool]
         updated = {tool.id for tool in fresh if tool.id in known}
         if not fresh:
             return Change(fingerprint, unchanged=len(tools))
         kinds = _kinds(folder, manifest, context)
         segment = _segment(folder, fresh, manifest.text, kinds)
-        segments = (*_bury(folder, manifest, updated), segment)
+        segments = (*_bury(manifest, held, updated), segment)
         fingerprint = _commit(folder, manifest, _fold(folder, replace(manifest, segments=segments), kinds))
     return Change(
         fingerprint,
@@ -116,7 +118,7 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
     manifests.read(folder)
     with writer_lock(folder, wait), _tidy(folder, manifests.read(folder)[0]):
         manifest, _ = manifests.read(folder)
-        known = _live_tools(folder, manifest)
+        held, known = _live_tools(folder, manifest)
         strangers = sorted(wanted - known.keys())
         if strangers:
             raise BadInput(
@@ -124,7 +126,7 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
             )
         if len(wanted) == len(known):
             raise BadInput(f"removing all {len(known)} tools would leave {folder} empty; delete the folder instead")
-        changed = replace(manifest, segments=_bury(folder, manifest, wanted))
+        changed = replace(manifest, segments=_bury(manifest, held, wanted))
         if _untidy(changed):
             changed = _fold(folder, changed, _kinds(folder, manifest, context))
         fingerprint = _commit(folder, manifest, changed)
@@ -185,12 +187,10 @@ def _manifest_or_none(folder: Path) -> Manifest | None:
         return None
 
 
-def _live_tools(folder: Path, manifest: Manifest) -> dict[ToolId, Tool]:
-    live: dict[ToolId, Tool] = {}
-    for segment in manifest.segments:
-        pairs = zip(segment_tools(folder, segment), live_mask(segment), strict=True)
-        live.update((tool.id, tool) for tool, alive in pairs if alive)
-    return live
+def _live_tools(folder: Path, manifest: Manifest) -> tuple[list[tool_lines.Lines], tool_lines.LiveTools]:
+    """The tools of every segment, and the live ones by id."""
+    held = [segment_tools(folder, segment) for segment in manifest.segments]
+    return held, tool_lines.LiveTools(held, np.concatenate([live_mask(segment) for segment in manifest.segments]))
 
 
 def _kinds(folder: Path, manifest: Manifest, context: Context) -> dict[str, Kind]:
@@ -217,14 +217,13 @@ def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) ->
     )
 
 
-def _bury(folder: Path, manifest: Manifest, ids: set[ToolId]) -> tuple[Segment, ...]:
+def _bury(manifest: Manifest, held: Sequence[tool_lines.Lines], ids: set[ToolId]) -> tuple[Segment, ...]:
     """The segments with the live rows of these tools marked dead."""
     if not ids:
         return manifest.segments
     segments = []
-    for segment in manifest.segments:
-        tools = segment_tools(folder, segment)
-        dead = set(segment.dead) | {row for row, tool in enumerate(tools) if tool.id in ids}
+    for segment, lines in zip(manifest.segments, held, strict=True):
+        dead = set(segment.dead) | {row for row, tool in enumerate(lines.ids) if tool in ids}
         segments.append(replace(segment, dead=tuple(sorted(dead))))
     return tuple(segments)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from retrievers.errors import BadInput
 from retrievers.fusion import ExactNames, fuse
 from retrievers.settings import FusionSettings
-from retrievers.types import Ranking, Tool, ranked
+from retrievers.types import Ranking, ranked
 
 A = Ranking(("a", "b", "c"), (0.9, 0.8, 0.1))
 B = Ranking(("c", "d"), (12.0, 3.0))
@@ -68,11 +68,11 @@ def test_wrong_weights_are_refused() -> None:
 
 NAMES = ExactNames(
     [
-        Tool("code/find_symbol", "find_symbol"),
-        Tool("shop/search", "search"),
-        Tool("news/search", "search"),
-        Tool("x/getWeather", "getWeather"),
-        Tool("y/v2/quotes", "v2/quotes"),
+        ("code/find_symbol", "find_symbol"),
+        ("shop/search", "search"),
+        ("news/search", "search"),
+        ("x/getWeather", "getWeather"),
+        ("y/v2/quotes", "v2/quotes"),
     ]
 )
 

@@ -64,7 +64,7 @@ def test_a_tool_reads_as_its_name_its_purpose_and_its_parameters() -> None:
     )
     assert (
         document(tool)
-        == "getRate (get Rate)\nExchange rate.\nParameters: pair (string): e.g. EURUSD\nFrom: Larkchange, Money"
+        == "get Rate\nExchange rate.\nParameters: pair (string): e.g. EURUSD\nFrom: Larkchange, Money\ngetRate"
     )
     assert document(tool, ["description"]) == "Exchange rate."
     assert document(Tool("x", "Weather: now")) == "Weather: now"
