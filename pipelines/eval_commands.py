@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from pipelines import config as configs
@@ -20,7 +21,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(configs.dump(config).rstrip())
         return 0
-    evaluation = evaluate(config, make_context(arguments.device))
+    evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
     write_evaluation(evaluation)
     print(table(evaluation))
     print(f"\n{config.output}/report.html, metrics.json, *.trec")

@@ -8,7 +8,6 @@ from pipelines.evaluate import Evaluation, means
 from pipelines.report.data import (
     Change,
     Changes,
-    ComparisonRow,
     GroupRow,
     RankedTool,
     ReportData,
@@ -43,21 +42,7 @@ def report_data(evaluation: Evaluation, facts: dict[str, str]) -> ReportData:
             )
             for name, answer in evaluation.answers.items()
         ),
-        comparisons=tuple(
-            ComparisonRow(
-                each.system,
-                each.baseline,
-                each.metric,
-                each.difference,
-                each.interval,
-                each.p_value,
-                each.p_holm,
-                each.better,
-                each.worse,
-                each.same,
-            )
-            for each in evaluation.comparisons
-        ),
+        comparisons=evaluation.comparisons,
         curve=dict(evaluation.curves),
         groups=tuple(
             GroupRow(name, int(mask.sum()), {system: means(v, mask) for system, v in evaluation.values.items()})

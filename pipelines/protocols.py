@@ -35,7 +35,9 @@ def unseen_tools(data: DataSet) -> DataSet:
     used = {split: set().union(*gold.values()) for split, gold in data.gold.items()}
     everything = [gold for split in data.gold.values() for gold in split.values()]
     # Where the data set itself keeps tools for its test, those are the unseen ones.
-    side: dict[ToolId, str] = dict.fromkeys(used.get("test", set()) - used["train"] - used.get("dev", set()), "test")
+    side: dict[ToolId, str] = dict.fromkeys(
+        used.get("test", set()) - used.get("train", set()) - used.get("dev", set()), "test"
+    )
     for split, share in SHARES.items():
         for tool in _held_out(everything, share, side, split, f"{data.name}/{split}"):
             side[tool] = split
@@ -52,18 +54,14 @@ def unseen_tools(data: DataSet) -> DataSet:
             else:
                 own[target][query] = gold
     if not all(own.values()):
-        raise BadInput(f"{data.name} is too small or too entangled for an unseen-tools split: {dict(map_counts(own))}")
+        counts = ", ".join(f"{len(queries)} {split}" for split, queries in own.items())
+        raise BadInput(f"{data.name} is too small or too entangled for an unseen-tools split: {counts} queries")
     report = {
         **{f"{split} queries": len(gold) for split, gold in own.items()},
         **{f"{split} tools": len(set().union(*gold.values())) for split, gold in own.items()},
         **{f"dropped: {why}": count for why, count in sorted(dropped.items())},
     }
     return replace(data, gold=own, report=report)
-
-
-def map_counts(gold: Mapping[str, Gold]) -> list[tuple[str, int]]:
-    """How many queries each split has."""
-    return [(split, len(queries)) for split, queries in gold.items()]
 
 
 def _held_out(

@@ -45,7 +45,9 @@ def _gpu() -> str:
 
 def _commit() -> str:
     """The commit of the code, with a + where it was changed since; "" outside a checkout."""
-    here = Path(__file__).parent
+    here = Path(__file__).parent.parent
+    if not (here / ".git").exists():
+        return ""
     try:
         head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
         dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True)
@@ -58,12 +60,19 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
     """Writes a run's files, each whole or not at all."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; a run needs a folder")
+    encoded = {name: text.encode("utf-8") for name, text in files.items()}
     with disk_room(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+        for name, data in encoded.items():
             part = folder / f".part-{name}"
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, folder / name)
+            try:
+                part.write_bytes(data)
+                os.replace(part, folder / name)
+            finally:
+                part.unlink(missing_ok=True)
+        for stale in folder.glob("*.trec"):  # of a system that the run no longer has
+            if stale.name not in files:
+                stale.unlink()
 
 
 def as_json(value: Any) -> str:

@@ -28,8 +28,8 @@ def randomisation_test(differences: np.ndarray, seed: int = 0, rounds: int = ROU
     extreme = np.zeros(differences.shape[1])
     for start in range(0, rounds, BLOCK):
         count = min(BLOCK, rounds - start)
-        signs = rng.integers(0, 2, size=(count, queries), dtype=np.int8).astype(np.float32) * 2 - 1
-        extreme += (np.abs(signs.astype(np.float64) @ differences) >= edge).sum(axis=0)
+        signs = rng.integers(0, 2, size=(count, queries), dtype=np.int8) * 2.0 - 1.0
+        extreme += (np.abs(signs @ differences) >= edge).sum(axis=0)
     p_values: np.ndarray = (extreme + 1) / (rounds + 1)
     return p_values
 

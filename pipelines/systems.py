@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tqdm import tqdm
+
 from pipelines.data import DataSet
+from pipelines.protocols import Protocol
 from pipelines.search import ToolSearch
 from pipelines.trec import read_run
 from retrievers.errors import BadInput
@@ -15,6 +18,9 @@ from retrievers.index import Index
 from retrievers.kinds import Context
 from retrievers.types import Ranking
 from reward.metrics import DEPTH
+
+CHUNK = 256
+"""Queries asked at a time: what a progress bar moves by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ def ask(
     systems: Mapping[str, SystemSettings],
     default_index: str | None,
     data: DataSet,
+    protocol: Protocol,
     order: Sequence[str],
     context: Context,
 ) -> dict[str, Ranked]:
@@ -54,7 +61,7 @@ def ask(
     answers = {}
     for name, system in systems.items():
         if system.run is not None:
-            rankings = read_run(Path(system.run))
+            rankings = read_run(Path(system.run), {tool.id for tool in data.tools})
             _same_queries(name, rankings, order)
             answers[name] = Ranked(rankings, f"run:{Path(system.run).name}", None)
             continue
@@ -64,10 +71,15 @@ def ask(
         index = opened.get(folder) or Index(Path(folder), context)
         opened[folder] = index
         _same_tools(name, index, data)
+        _refuse_seen(name, index, system.retriever, data, protocol)
         search = ToolSearch(index, system.retriever)
         search.find(texts[:1], 1)  # loads the model, so that the time below is the search's own
+        for encoder in context.encoders.values():
+            encoder.forget()
+        found: list[Ranking] = []
         started = time.perf_counter()
-        found = search.find(texts, DEPTH)
+        for start in tqdm(range(0, len(texts), CHUNK), desc=name, disable=not context.show_progress, leave=False):
+            found.extend(search.find(texts[start : start + CHUNK], DEPTH))
         answers[name] = Ranked(dict(zip(order, found, strict=True)), search.fingerprint, time.perf_counter() - started)
     return answers
 
@@ -82,8 +94,25 @@ def _same_queries(name: str, rankings: Mapping[str, Ranking], order: Sequence[st
 
 
 def _same_tools(name: str, index: Index, data: DataSet) -> None:
-    strangers = sorted({tool.id for tool in data.tools} - index.tools.keys())
+    strangers = sorted({tool.id for tool in data.tools} ^ index.tools.keys())
     if strangers:
+        verb = "has" if strangers[0] in index.tools else "lacks"
         raise BadInput(
-            f"the index of {name!r} lacks the tool {strangers[0]!r} of {data.name}; build it from the same corpus"
+            f"the index of {name!r} {verb} the tool {strangers[0]!r}, unlike {data.name}; build it from the same corpus"
+        )
+
+
+def _refuse_seen(name: str, index: Index, retriever: str, data: DataSet, protocol: Protocol) -> None:
+    """An encoder that was trained on the official split has seen the tools that this protocol calls unseen."""
+    part = index.manifest.retrievers.get(retriever)
+    for inner in part.settings.get("of", ()) if part else ():
+        _refuse_seen(name, index, inner, data, protocol)
+    training = part.settings.get("train") if part else None
+    if protocol != "unseen-tools" or not training or training["protocol"] == protocol:
+        return
+    names = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]}
+    if data.name in names - {training["hold_out"]}:
+        raise BadInput(
+            f"the system {name!r} was trained on {data.name} with protocol {training['protocol']}, so it has seen the "
+            f"tools that {protocol} calls unseen; train it with `protocol: {protocol}`"
         )

@@ -109,7 +109,8 @@ class _Shelf:
     """One segment, ready to be scored."""
 
     def __init__(self, arrays: Arrays, live: np.ndarray) -> None:
-        self.arrays, self.live = arrays, live
+        # Plain arrays over the mapped memory: slicing a memmap costs more than the sums it is sliced for.
+        self.arrays, self.live = {name: np.asarray(array) for name, array in arrays.items()}, live
         self.vocabulary = {name: i for i, name in enumerate(_vocabulary(arrays))}
         self.terms = _terms(arrays)
         # How many live tools have each term.

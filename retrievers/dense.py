@@ -11,7 +11,7 @@ from tqdm import tqdm
 from retrievers.base import Retriever
 from retrievers.embeddings import EmbeddingCache
 from retrievers.encoder import Encoder
-from retrievers.errors import BadInput
+from retrievers.errors import BadInput, ModelMissing
 from retrievers.kinds import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import DenseSettings
@@ -37,7 +37,10 @@ class DenseKind:
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
         if self._settings.train is None:
             raise BadInput("this dense retriever has no `train` settings")
-        from retrievers.tuning.train import tune
+        try:
+            from retrievers.tuning.train import tune
+        except ModuleNotFoundError as error:
+            raise ModelMissing(f"training needs {error.name}; run `pip install toolrewrite[train]`") from error
 
         return tune(
             self._encoder.folder, sets, self._settings.train, work, self._context.device, self._context.show_progress
@@ -107,12 +110,13 @@ class Dense:
 
     def search_vectors(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """The part of a search that is not the encoder."""
-        if any(graph is not None for graph in self._graphs):
-            return self._search_graphs(vectors, k)
         answers: list[Ranking] = []
         step = max(1, SCORES_AT_ONCE // len(self._rows.ids))
         for start in range(0, len(vectors), step):
             some = vectors[start : start + step]
+            if any(graph is not None for graph in self._graphs):
+                answers.extend(self._search_graphs(some, k))
+                continue
             scores = [some @ block.arrays["vectors"].T for block in self._blocks]  # each (queries, rows of the block)
             together = scores[0] if len(scores) == 1 else np.concatenate(scores, axis=1)
             answers.extend(self._rows.best(row, k) for row in together)

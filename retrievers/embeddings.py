@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievers.errors import BadInput, OutOfDisk
+from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.index.files import disk_room
 
 
@@ -56,9 +56,12 @@ class EmbeddingCache:
                 connection.commit()
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            cache = f"the embedding cache {self._path}"
             if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                raise OutOfDisk(f"no room left for the embedding cache {self._path}; nothing was changed") from error
-            raise BadInput(f"the embedding cache {self._path} cannot be used ({error}); delete it") from error
+                raise OutOfDisk(f"{cache} cannot be written ({error}); is there room?") from error
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise IndexBusy(f"another process holds {cache}; nothing was changed") from error
+            raise BadInput(f"{cache} cannot be used ({error}); delete it, it is made again") from error
 
 
 def _key(text: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievers.errors import ModelMissing
+from retrievers.errors import BadInput, ModelMissing
 
 MOST_RECENT = 20_000
 """Query vectors that are remembered: 30 MB of the usual size."""
@@ -49,13 +49,20 @@ class Encoder:
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """(texts, dimensions), each row of length 1. Recent queries are remembered: a hybrid asks them again."""
-        missing = [text for text in dict.fromkeys(texts) if text not in self._recent]
-        if len(self._recent) + len(missing) > MOST_RECENT:
-            self._recent.clear()
-            missing = list(dict.fromkeys(texts))
+        found = {text: vector for text in texts if (vector := self._recent.get(text)) is not None}
+        missing = [text for text in dict.fromkeys(texts) if text not in found]
         if missing:
-            self._recent.update(zip(missing, self._encode("encode_query", missing), strict=True))
-        return np.stack([self._recent[text] for text in texts])
+            fresh = dict(zip(missing, self._encode("encode_query", missing), strict=True))
+            found.update(fresh)
+            # A new dict each time: another thread may be reading the old one.
+            room = MOST_RECENT - len(fresh)
+            kept = self._recent if len(self._recent) <= room else {}
+            self._recent = {**kept, **fresh} if room >= 0 else kept
+        return np.stack([found[text] for text in texts])
+
+    def forget(self) -> None:
+        """Forgets recent queries, so that a search can be timed."""
+        self._recent = {}
 
     def documents(self, texts: Sequence[str]) -> np.ndarray:
         """(texts, dimensions), each row of length 1."""
@@ -72,11 +79,29 @@ class Encoder:
 
 def _load(folder: Path, device: str | None) -> Any:
     import torch
+    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = check_device(device)
     # Half precision on a CPU is ten times slower and no smaller in memory that matters.
     kwargs = {"dtype": torch.float32} if where == "cpu" else {}
-    return SentenceTransformer(str(folder), device=where, model_kwargs=kwargs, local_files_only=True)
+    try:
+        return SentenceTransformer(str(folder), device=where, model_kwargs=kwargs, local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = str(error).split("\n")[0]
+        raise ModelMissing(f"the model in {folder} cannot be loaded ({reason}); is it a whole model folder?") from error
+
+
+def check_device(device: str | None) -> str:
+    """A device that is there; the best one when none is named."""
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"there is no device {device!r} here; leave --device out, or name cpu, cuda or mps") from error
+    return device

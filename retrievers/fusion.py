@@ -22,7 +22,7 @@ _SEPARATORS, _BLANK = re.compile(r"[\W_]+"), re.compile(r"\s")
 
 def fuse(rankings: Sequence[Ranking], k: int, settings: FusionSettings) -> Ranking:
     """One ranking of at most k places out of several."""
-    lists = [ranking.cut(settings.depth) for ranking in rankings]
+    lists = [ranking.cut(max(k, settings.depth)) for ranking in rankings]
     weights = settings.weights or (1.0,) * len(lists)
     if len(weights) != len(lists):
         raise BadInput(f"{len(weights)} fusion weights for {len(lists)} lists")
@@ -108,18 +108,18 @@ class ExactNames:
         near = _get(self._near, _squeezed(utterance))
         named = {tool for tool in near if _spelling(self._names[tool]) == spelling}
         for piece in re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()):
-            for literal in {piece, piece.strip(".:!?"), piece.removesuffix("()")}:
+            for literal in {piece, piece.strip(".:!?")}:
                 for tool in _get(self._literal, literal):
                     spelled = (text for text in (tool, self._names[tool]) if text.casefold() == literal)
                     named.update(tool for text in spelled if _identifier_like(text))
         return sorted(named)
 
     def promote(self, utterance: str, ranking: Ranking, k: int) -> Ranking:
-        """The ranking with named tools in front; their score is the best there was."""
+        """The ranking with named tools in front, scored above all others."""
         named = self.find(utterance)
         if not named:
             return ranking.cut(k)
-        top = ranking.scores[0] if ranking else 1.0
+        top = 1.0 + (ranking.scores[0] if ranking else 0.0)
         rest = [hit for hit in ranking if hit.tool_id not in set(named)]
         return Ranking(
             (*named, *(hit.tool_id for hit in rest))[:k], (*(top for _ in named), *(hit.score for hit in rest))[:k]

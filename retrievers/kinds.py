@@ -14,7 +14,7 @@ from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 import numpy as np
 
 from retrievers.base import FindModel, Retriever
-from retrievers.errors import BadInput
+from retrievers.errors import BadInput, IndexBroken
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
 from retrievers.tuning.examples import TrainingSet
@@ -97,7 +97,12 @@ def settings_to_json(settings: RetrieverSettings) -> dict[str, Any]:
 
 def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
     """Settings as the manifest kept them."""
-    settings: RetrieverSettings = _decode(SETTINGS[facts["kind"]], facts)
+    try:
+        settings: RetrieverSettings = _decode(SETTINGS[facts["kind"]], facts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise IndexBroken(
+            f"the index has settings that this version does not know ({error}); build it again"
+        ) from error
     return settings
 
 

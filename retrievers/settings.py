@@ -59,6 +59,8 @@ class DenseTraining:
     data: tuple[TrainingSource, ...]
     """Several catalogues give a general encoder: batches come from one at a time, in proportion to their queries."""
     protocol: Literal["official", "unseen-tools"] = "official"
+    hold_out: str = ""
+    """The name of one of the data sets that is kept out of training, to be tested on: leave one catalogue out."""
     epochs: int = 8
     batch_size: int = 256
     learning_rate: float = 2e-4
@@ -66,7 +68,7 @@ class DenseTraining:
     weight_decay: float = 0.01
     temperature: float = 0.05
     candidates: int = 1024
-    """Documents in the softmax: the whole catalogue where it is no larger, else gold, hard negatives, random fill."""
+    """Documents in the softmax: all that some training query needs, or else gold, hard negatives, random fill."""
     hard_negatives: int = 8
     """Mined for every query before training, where the catalogue does not fit."""
     max_length: int = 256
@@ -84,6 +86,8 @@ class DenseTraining:
             raise BadInput("epochs, batch_size, candidates and patience must be at least 1, hard_negatives at least 0")
         if min(self.learning_rate, self.temperature) <= 0 or not 0 <= self.warmup < 1:
             raise BadInput("learning_rate and temperature must be positive, warmup between 0 and 1")
+        if min(self.seed, self.max_length, self.weight_decay) < 0:
+            raise BadInput("seed, max_length and weight_decay must not be negative")
         if not self.blends or any(not 0 <= blend <= 1 for blend in self.blends):
             raise BadInput("blends are shares between 0 and 1")
 

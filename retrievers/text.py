@@ -12,13 +12,16 @@ import re
 import unicodedata
 from collections.abc import Collection
 
+import regex
+
 from retrievers.types import Tool
 
 LONGEST_QUERY = 20_000
 """Characters of a query that are read. No encoder looks further, and a pasted log file must not stall a search."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_SEPARATORS = re.compile(r"[\W_]+")
+# Letters, digits and the marks that belong to letters make words; re's \W would cut Hindi and Thai at every vowel sign.
+_SEPARATORS = regex.compile(r"[^\p{L}\p{N}\p{M}]+")
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, which inflects, so that pairs help.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -56,7 +59,7 @@ def document(tool: Tool, fields: Collection[str] = FIELDS) -> str:
     """A tool as the text that is indexed: its name, what it does, what it takes, where it belongs.
 
     An identifier reads as its words, which is what encoders know, and stands as it is at the end, for people who paste
-    it. (Both on one line cost MiniLM 5 points of recall on camelCase names.)
+    it. (Both on one line cost MiniLM 3 to 5 points of recall on ToolE's camelCase names: docs/experiments.md.)
     """
     lines = []
     name = tool.name.strip()

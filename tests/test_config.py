@@ -89,7 +89,15 @@ def test_a_wrong_config_is_named_by_file_line_and_key(tmp_path: Path, change: tu
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("override", ["novalue", "=x", "index.deeper=1", "k1={"])
+def test_overrides_reach_list_items_and_read_exponents(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    config = load(path, IndexConfig, ["catalogue.1=c.csv", "retrievers.words.k1=2e-1", "retrievers.3={kind: bm25}"])
+    assert config.catalogue == ("a.json", "c.csv")
+    assert config.retrievers["words"] == BM25Settings(k1=0.2)
+    assert "3" in config.retrievers
+
+
+@pytest.mark.parametrize("override", ["novalue", "=x", "index.deeper=1", "k1={", "catalogue.7=x", "catalogue.x=y"])
 def test_a_wrong_override_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(ConfigError):
         load(write(tmp_path, GOOD), IndexConfig, [override])

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from pipelines.data import DataSet, Query, load_dataset
 from pipelines.protocols import apply_protocol, leave_one_out, unseen_tools
+from pipelines.training_sets import training_sets
 from retrievers.errors import BadInput
+from retrievers.settings import DenseTraining, TrainingSource
 from retrievers.types import Tool
 
 
@@ -64,6 +66,9 @@ def _edit(name: str, old: str, new: str) -> Callable[[Path], None]:
         (_edit("queries.jsonl", '{"_id": "q3"', '{"_id": 3'), "queries.jsonl:4: _id and text"),
         (_edit("queries.jsonl", '"text": "query 3"', '"text": " "'), "queries.jsonl:4: _id and text"),
         (_edit("queries.jsonl", '{"_id": "q3"', '{_id: "q3"'), "queries.jsonl:4: a query is a JSON object"),
+        (_edit("qrels/test.tsv", "q52\tt4\t1", "q52\tt4\t--1"), "test.tsv:4: a row is query-id"),
+        (_edit("queries.jsonl", '"text": "query 3"', '"text": "x", "metadata": "y"'), "queries.jsonl:4: the metadata"),
+        (_edit("queries.jsonl", '"text": "query 3"', '"text": ' + "[" * 100_000), "queries.jsonl:4: a query is"),
         (lambda folder: (folder / "queries.jsonl").write_bytes(b"\xff"), "not UTF-8"),
         (lambda folder: (folder / "queries.jsonl").unlink(), "queries.jsonl is missing"),
         (lambda folder: [path.unlink() for path in (folder / "qrels").iterdir()], "has no qrels"),
@@ -75,6 +80,12 @@ def test_a_faulty_data_set_is_refused_by_name(folder: Path, spoil: Callable[[Pat
         load_dataset(str(folder))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_set_without_train_has_no_unseen_cut(folder: Path) -> None:
+    (folder / "qrels" / "train.tsv").unlink()
+    with pytest.raises(BadInput, match="too small or too entangled"):
+        apply_protocol(load_dataset(str(folder)), "unseen-tools")
 
 
 def test_an_empty_split_is_refused(folder: Path) -> None:
@@ -135,6 +146,24 @@ def test_the_sample_can_be_cut(tmp_path: Path) -> None:
     data = apply_protocol(load_dataset("bundled:sample"), "unseen-tools")
     assert all(len(gold) > 40 for gold in data.gold.values())
     assert data.report["test tools"] > 20
+
+
+def test_training_on_several_sets_can_hold_one_out(folder: Path) -> None:
+    sources = (TrainingSource("bundled:sample"), TrainingSource(str(folder), text=("name",)))
+    both = training_sets(DenseTraining(sources), ["description"])
+    assert [each.name for each in both] == ["sample", "small"]
+    assert both[1].documents[0] == "tool 0"
+    assert [each.name for each in training_sets(DenseTraining(sources, hold_out="sample"), ["name"])] == ["small"]
+    with pytest.raises(BadInput, match="cannot hold out 'nobody'"):
+        training_sets(DenseTraining(sources, hold_out="nobody"), ["name"])
+    with pytest.raises(BadInput, match="the same name"):
+        training_sets(DenseTraining((sources[1], TrainingSource(str(folder)))), ["name"])
+
+
+def test_training_sets_know_nothing_of_test(folder: Path) -> None:
+    (small,) = training_sets(DenseTraining((TrainingSource(str(folder)),)), ["name"])
+    asked = set(small.train.queries) | set(small.dev.queries)
+    assert asked == {f"query {i}" for i in range(50)}
 
 
 def test_leave_one_out() -> None:

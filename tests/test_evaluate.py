@@ -6,16 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from doubles import state
+from doubles import counting_context, state, tiny_model
 
 from pipelines import cli
-from pipelines.evaluate import METRICS
+from pipelines.config import parse
+from pipelines.evaluate import METRICS, EvalConfig, evaluate
 from pipelines.index import sample_folder
 from pipelines.trec import read_run, write_run
 from retrievers.errors import BadInput
 from retrievers.index import build
 from retrievers.kinds import Context
-from retrievers.settings import BM25Settings
+from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, TrainingSource
 from retrievers.types import Ranking, Tool
 
 
@@ -129,12 +130,14 @@ def test_ids_with_spaces_survive_a_run_file(tmp_path: Path) -> None:
         ("q1 Q0 a 1 2.0 x\nq1 Q0 a 2 1.0 x\n", ":2: the tool 'a' stands twice for query 'q1'"),
         ("q1 Q0 a 1 x\n", ":1: a line is"),
         ("q1 Q0 a 1 high x\n", ":1: a line is"),
+        ("q1 Q0 a 1 nan x\n", ":1: a line is"),
+        ("q1 Q0 a 1 1.0 x\nq1 Q0 b 2 0.5 x\n", ":2: the tool 'b' is not in the corpus"),
     ],
 )
 def test_a_faulty_run_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "x.trec").write_text(text)
     with pytest.raises(BadInput) as caught:
-        read_run(tmp_path / "x.trec")
+        read_run(tmp_path / "x.trec", {"a"})
     assert words in str(caught.value)
 
 
@@ -144,6 +147,7 @@ def test_a_faulty_run_file_is_refused(tmp_path: Path, text: str, words: str) -> 
         ({"systems": {}}, "no systems"),
         ({"systems": {"a": {"retriever": "nobody"}}}, "no retriever 'nobody'; it has bm25, flat"),
         ({"systems": {"a": {}}}, "either a retriever of an index or a run file"),
+        ({"seed": -1}, "seed must not be negative"),
         ({"systems": {"a": {"run": "PLACE/short.trec"}}}, "systems must rank the same 401 queries"),
         ({"systems": {"a": {"run": "PLACE/twice.trec"}}}, "stands twice"),
         ({"baseline": "nobody"}, "the baseline 'nobody' is not among the systems"),
@@ -161,8 +165,8 @@ def test_a_faulty_run_file_is_refused(tmp_path: Path, text: str, words: str) -> 
 def test_bad_input_is_one_sentence_and_nothing_is_written(
     place: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, object], words: str
 ) -> None:
-    (place / "short.trec").write_text("q0001 Q0 a 1 1.0 x\n")
-    (place / "twice.trec").write_text("q0001 Q0 a 1 1.0 x\nq0001 Q0 a 2 0.5 x\n")
+    (place / "short.trec").write_text("q0001 Q0 larkchange/convertCurrency 1 1.0 x\n")
+    (place / "twice.trec").write_text("q0001 Q0 quarkbench/sky 1 1.0 x\nq0001 Q0 quarkbench/sky 2 0.5 x\n")
     path = config(
         place, **json.loads(json.dumps({**changes, "output": str(place / "never")}).replace("PLACE", str(place)))
     )
@@ -173,3 +177,25 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert words in err
     assert err.count("\n") == 1
     assert state(place) == before
+
+
+def test_an_encoder_that_has_seen_the_tools_is_not_tested_as_if_it_had_not(
+    place: Path, sample_tools: list[Tool], tmp_path: Path
+) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"))
+    training = DenseTraining((TrainingSource("bundled:sample"),))
+    build(tmp_path / "index", sample_tools, {"dense": DenseSettings(train=training)}, context)
+    facts = {"data": "bundled:sample", "output": "x", "index": str(tmp_path / "index"), "protocol": "unseen-tools"}
+    with pytest.raises(BadInput, match="has seen the tools"):
+        evaluate(parse(EvalConfig, {**facts, "systems": {"dense": {"retriever": "dense"}}}), context)
+
+
+def test_systems_must_search_the_same_catalogue(
+    place: Path, sample_tools: list[Tool], context: Context, tmp_path: Path
+) -> None:
+    build(tmp_path / "more", [*sample_tools, Tool("one/more", "more")], {"bm25": BM25Settings()}, context)
+    build(tmp_path / "less", sample_tools[1:], {"bm25": BM25Settings()}, context)
+    for folder, verb in (("more", "has"), ("less", "lacks")):
+        facts = {"data": "bundled:sample", "output": "x", "index": str(tmp_path / folder)}
+        with pytest.raises(BadInput, match=f"{verb} the tool"):
+            evaluate(parse(EvalConfig, {**facts, "systems": {"bm25": {"retriever": "bm25"}}}), context)

@@ -85,3 +85,24 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     data[-1] ^= 1
     weights.write_bytes(data)
     assert Encoder(tmp_path / "copy", 8).fingerprint != Encoder(source, 8).fingerprint
+
+
+def test_a_model_that_cannot_be_loaded_and_a_device_that_is_not_there_are_named(tmp_path: Path) -> None:
+    shutil.copytree(find_model("bundled:minilm"), tmp_path / "copy")
+    (tmp_path / "copy/model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ModelMissing, match="cannot be loaded"):
+        Encoder(tmp_path / "copy", 8, "cpu").queries(["x"])
+    with pytest.raises(BadInput, match="no device 'toaster'"):
+        Encoder(find_model("bundled:minilm"), 8, "toaster").queries(["x"])
+
+
+def test_queries_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrievers.encoder.MOST_RECENT", 5)
+    encoder = Encoder(find_model("bundled:minilm"), 8, "cpu")
+    first = encoder.queries(["a", "b", "a"])
+    assert (first[0] == first[2]).all()
+    encoder.queries(["c", "d", "e", "f"])
+    assert len(encoder._recent) <= 5
+    encoder.queries([str(number) for number in range(9)])
+    assert len(encoder._recent) <= 5
+    assert encoder.queries(["a"])[0] == pytest.approx(first[0], abs=1e-5)

@@ -50,7 +50,10 @@ def blocks(
 
 
 class Index:
-    """Tools and retrievers of one index folder, as they were when it was opened."""
+    """Tools and retrievers of one index folder, as they were when it was opened.
+
+    An encoder that was trained for the index is loaded by its first search: search once before others write twice.
+    """
 
     def __init__(self, folder: Path, context: Context, before: Index | None = None) -> None:
         """`before`: an older version of it, whose segments need not be read again where they are the same."""

@@ -8,6 +8,7 @@ from retrievers.errors import IndexBroken
 from retrievers.index import manifest as manifests
 from retrievers.index.files import get_array, hash_of
 from retrievers.index.reader import segment_tools
+from retrievers.kinds import settings_from_json
 
 
 def verify(folder: Path) -> list[str]:
@@ -27,6 +28,8 @@ def verify(folder: Path) -> list[str]:
             complaints.append(
                 f"{path} was changed after it was written (sha256 {found[:12]}…, not {entry.sha256[:12]}…)"
             )
+    for part in manifest.retrievers.values():
+        settings_from_json(part.settings)
     if not complaints:
         for number, segment in enumerate(manifest.segments, 1):
             complaints.extend(_shape_complaints(folder, number, manifest, segment))

@@ -19,7 +19,7 @@ import numpy as np
 from retrievers.errors import BadInput, IndexMissing
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import is_ours, put_array, put_bytes, put_folder, sweep, writer_lock
+from retrievers.index.files import PART, is_ours, put_array, put_bytes, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part, Segment
 from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
 from retrievers.kinds import Arrays, Context, Kind, Learner, check_names, make_kind, settings_to_json
@@ -63,9 +63,10 @@ def build(
     _refuse_foreign(folder)
     tools = [storable(tool) for tool in tools]
     kinds = {name: make_kind(settings, context) for name, settings in retrievers.items()}
-    work = folder.with_name(f"{folder.name}-training")
+    work = folder.absolute().parent / f"{folder.absolute().name}-training"
     trained = {name: _train(kinds[name], sets, work / name, wait) for name, sets in (training or {}).items()}
-    with writer_lock(folder, wait), _tidy(folder, before := _manifest_or_none(folder)):
+    with writer_lock(folder, wait), _tidy(folder):
+        before = _manifest_or_none(folder)
         parts = {}
         for name, settings in retrievers.items():
             model, files = put_folder(folder, f"{name}-model", trained[name]) if name in trained else ("", {})
@@ -93,7 +94,7 @@ def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAI
     check_tools(tools)
     manifests.read(folder)  # before the lock, which would create the folder
     tools = [storable(tool) for tool in tools]
-    with writer_lock(folder, wait), _tidy(folder, manifests.read(folder)[0]):
+    with writer_lock(folder, wait), _tidy(folder):
         manifest, fingerprint = manifests.read(folder)
         held, known = _live_tools(folder, manifest)
         fresh = [tool for tool in tools if known.get(tool.id) != tool]
@@ -116,7 +117,7 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
     """Takes tools out. An id that is not there is refused, and then nothing is removed."""
     wanted = set(ids)
     manifests.read(folder)
-    with writer_lock(folder, wait), _tidy(folder, manifests.read(folder)[0]):
+    with writer_lock(folder, wait), _tidy(folder):
         manifest, _ = manifests.read(folder)
         held, known = _live_tools(folder, manifest)
         strangers = sorted(wanted - known.keys())
@@ -170,12 +171,18 @@ def _may_be_ours(manifest: Path) -> bool:
 
 
 @contextmanager
-def _tidy(folder: Path, before: Manifest | None) -> Iterator[None]:
-    """A writer that fails takes with it what it had already written."""
+def _tidy(folder: Path) -> Iterator[None]:
+    """A writer that fails takes with it what it had already written, and nothing else.
+
+    It may fail after its manifest was sealed, too: what that one names is kept, and so is what was there before,
+    whether or not this version can read it.
+    """
+    there = {path.name for path in folder.iterdir() if not path.name.startswith(PART)}
     try:
         yield
     except BaseException:
-        sweep(folder, before.files() if before else set())
+        now = _manifest_or_none(folder)
+        sweep(folder, there | (now.files() if now else set()))
         raise
 
 

@@ -19,9 +19,9 @@ CHUNK = 128
 class CatalogueLoss(nn.Module):
     """Cross entropy between softmax(query . document / temperature) and the gold tools, each with an equal share.
 
-    Where the catalogue fits (`most` documents), all of it stands in the softmax. Where not, the batch's own gold tools,
-    the hard negatives mined for its queries and a random fill do. Labels are places in the training queries: which
-    documents are right is looked up here, so that no gold tool of a query ever counts as its negative.
+    Where they fit (`most` documents), all tools that some training query needs stand in the softmax. Where not, the
+    batch's own gold tools, the hard negatives mined for its queries and a random fill do. Labels are places in the
+    training queries: which documents are right is looked up here, so that no gold tool of a query is its negative.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class CatalogueLoss(nn.Module):
         self._data, self._negatives = data, negatives
         self._temperature, self._most, self._seed = temperature, most, seed
         self._candidates = data.candidates()
+        self._prompt = (getattr(model, "prompts", None) or {}).get("document") or ""
         self._tokens: dict[tuple[int, ...], dict[str, Tensor]] = {}
 
     def forward(self, features: list[dict[str, Tensor]], labels: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class CatalogueLoss(nn.Module):
         """Tokens of documents; where every step looks at the whole catalogue they are made once."""
         if rows in self._tokens:
             return self._tokens[rows]
-        features = self.model.preprocess([self._data.documents[row] for row in rows])
+        features = self.model.preprocess([self._prompt + self._data.documents[row] for row in rows])
         tokens = {name: value.to(device) for name, value in features.items() if torch.is_tensor(value)}
         if len(self._candidates) <= self._most:
             self._tokens[rows] = tokens

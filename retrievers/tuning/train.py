@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.evaluation import SentenceEvalua
 from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import get_last_checkpoint
 
+from retrievers.encoder import check_device, fingerprint
 from retrievers.errors import BadInput
 from retrievers.settings import DenseTraining
 from retrievers.tuning.examples import TrainingSet, recall
@@ -39,13 +40,13 @@ def tune(
     finished = work / "encoder"
     if (finished / "training.json").exists():
         return finished
-    cuda = torch.cuda.is_available() if device is None else device.startswith("cuda")
-    model = SentenceTransformer(
-        str(base), device="cuda" if cuda else "cpu", local_files_only=True, model_kwargs={"dtype": torch.float32}
-    )
+    where = check_device(device)
+    cuda = where.startswith("cuda")
+    model = SentenceTransformer(str(base), device=where, local_files_only=True, model_kwargs={"dtype": torch.float32})
     if settings.max_length:
         model.max_seq_length = settings.max_length
     original = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    prompts = getattr(model, "prompts", None) or {}
     evaluator = DevRecall(sets, cuda)
     before = evaluator(model)
     losses: dict[str, torch.nn.Module] = {
@@ -57,11 +58,14 @@ def tune(
     trainer = _Trainer(
         model=model,
         args=_arguments(work, settings, cuda, progress),
-        train_dataset={each.name: _dataset(each) for each in sets},
+        train_dataset={each.name: _dataset(each, prompts.get("query") or "") for each in sets},
         loss=losses,
         evaluator=evaluator,
         callbacks=[EarlyStoppingCallback(settings.patience)],
     )
+    for half in work.glob("checkpoint-*"):
+        if not (half / "trainer_state.json").exists():  # written last: a kill came in between
+            shutil.rmtree(half)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(work)))  # type: ignore[no-untyped-call]
     blend, scores = _blend(model, original, evaluator, settings.blends)
     history = [
@@ -105,9 +109,10 @@ class DevRecall(SentenceEvaluator):
         return {METRIC: sum(found.values()) / len(found), **found}
 
 
-def _encode(model: Any, texts: Sequence[str], cuda: bool) -> torch.Tensor:
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=cuda):
-        vectors: torch.Tensor = model.encode(
+def _encode(encode: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool) -> torch.Tensor:
+    half = torch.bfloat16 if cuda and torch.cuda.is_bf16_supported() else torch.float16
+    with torch.no_grad(), torch.autocast("cuda", half, enabled=cuda):
+        vectors = encode(
             list(texts),
             batch_size=256 if cuda else 64,
             normalize_embeddings=True,
@@ -118,9 +123,9 @@ def _encode(model: Any, texts: Sequence[str], cuda: bool) -> torch.Tensor:
 
 
 def _nearest(model: Any, queries: Sequence[str], documents: Sequence[str], k: int, cuda: bool) -> np.ndarray:
-    """(queries, k) rows of the nearest documents."""
-    known = _encode(model, documents, cuda)
-    asked = _encode(model, queries, cuda)
+    """(queries, k) rows of the nearest documents, encoded as a search will encode them."""
+    known = _encode(model.encode_document, documents, cuda)
+    asked = _encode(model.encode_query, queries, cuda)
     top: np.ndarray = (asked @ known.T).topk(min(k, len(documents))).indices.cpu().numpy()
     return top
 
@@ -139,8 +144,9 @@ def _mine(model: Any, data: TrainingSet, settings: DenseTraining, cuda: bool) ->
     ]
 
 
-def _dataset(data: TrainingSet) -> Dataset:
-    return Dataset.from_dict({"query": list(data.train.queries), "label": list(range(len(data.train)))})
+def _dataset(data: TrainingSet, prompt: str) -> Dataset:
+    queries = [prompt + query for query in data.train.queries]
+    return Dataset.from_dict({"query": queries, "label": list(range(len(queries)))})
 
 
 def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) -> SentenceTransformerTrainingArguments:
@@ -153,7 +159,9 @@ def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) 
         weight_decay=settings.weight_decay,
         seed=settings.seed,
         bf16=cuda and torch.cuda.is_bf16_supported(),
+        fp16=cuda and not torch.cuda.is_bf16_supported(),
         use_cpu=not cuda,
+        restore_callback_states_from_checkpoint=True,  # early stopping goes on counting
         eval_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
@@ -193,20 +201,15 @@ def _blend(
 
 def _same_run(work: Path, base: Path, sets: Sequence[TrainingSet], settings: DenseTraining) -> None:
     """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
-    digest = hashlib.sha256(json.dumps([str(base), asdict(settings)]).encode())
+    digest = hashlib.sha256(json.dumps([fingerprint(base), asdict(settings)]).encode())
     for each in sets:
-        digest.update(
-            json.dumps([each.name, each.documents, each.train.queries, each.train.gold, each.dev.queries]).encode()
-        )
+        digest.update(json.dumps(asdict(each)).encode())
     mark = work / "run.json"
     facts = json.dumps({"run": digest.hexdigest()})
     if mark.exists() and mark.read_text() == facts:
         return
-    strangers = [
-        path
-        for path in work.iterdir()
-        if path.name not in {"run.json", "encoder", "eval", ".lock"} and not path.name.startswith("checkpoint-")
-    ]
+    ours = {"run.json", "encoder", "encoder.part", "eval", ".lock"}
+    strangers = [path for path in work.iterdir() if path.name not in ours and not path.name.startswith("checkpoint-")]
     if strangers:
         raise BadInput(
             f"{work} holds other files ({strangers[0].name}); it is the work folder of the training, empty it"

@@ -98,6 +98,11 @@ def test_exact_names(utterance: str, expected: list[str]) -> None:
 
 def test_a_named_tool_ranks_first_and_nothing_is_lost() -> None:
     promoted = NAMES.promote("find_symbol", Ranking(("a", "code/find_symbol", "b"), (3.0, 2.0, 1.0)), 10)
-    assert promoted == Ranking(("code/find_symbol", "a", "b"), (3.0, 3.0, 1.0))
+    assert promoted == Ranking(("code/find_symbol", "a", "b"), (4.0, 3.0, 1.0))
     assert NAMES.promote("find_symbol", Ranking(), 5).ids == ("code/find_symbol",)
     assert len(NAMES.promote("find_symbol", A, 2)) == 2
+
+
+def test_a_list_longer_than_the_depth_is_not_cut_below_k() -> None:
+    long = Ranking(tuple(f"t{i:03}" for i in range(300)), tuple(float(300 - i) for i in range(300)))
+    assert len(fuse([long, Ranking()], 250, FusionSettings("rrf", depth=10))) == 250

@@ -46,7 +46,7 @@ from pipelines import cli
 from pipelines.models import find_model
 from retrievers import encoder
 from retrievers.dense import DenseKind
-from retrievers.errors import BadInput, IndexMissing
+from retrievers.errors import BadInput, IndexMissing, OutOfDisk
 from retrievers.index import Change, Index, add, build, reader, remove, verify, writer
 from retrievers.index import manifest as manifests
 from retrievers.index.files import writer_lock
@@ -562,3 +562,43 @@ def test_killed_with_embeddings_leaves_the_old_index_or_the_new_one(drivers: dic
         assert count["killed"] >= 4
         assert count["old"] >= 2
     assert sum(count["new"] for count in counts.values()) >= 3
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), OSError(5, "Input/output error")])
+def test_trouble_after_the_seal_harms_neither_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+) -> None:
+    folder = tmp_path / "index"
+    _build(folder, TOOLS[:5])
+    plain, calls = manifests.sync_folder, []
+
+    def troubled(place: Path) -> None:
+        calls.append(place)
+        plain(place)
+        if len(calls) == 2:  # the manifest has just been replaced
+            raise trouble
+
+    monkeypatch.setattr(manifests, "sync_folder", troubled)
+    with pytest.raises(type(trouble)):
+        add(folder, TOOLS[5:8], CONTEXT)
+    assert verify(folder) == []
+    assert len(Index(folder, CONTEXT).tools) == 8
+
+
+def test_a_failed_build_leaves_an_index_of_another_version_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "index"
+    _build(folder, TOOLS[:5])
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    before = state(folder)
+
+    def full(*_: object) -> str:
+        assert len(state(folder)) > len(before)  # files of the new one are there already
+        raise OutOfDisk("no room left")
+
+    monkeypatch.setattr(writer, "_commit", full)
+    with pytest.raises(OutOfDisk):
+        _build(folder, TOOLS[:3])
+    assert state(folder) == before

@@ -68,3 +68,8 @@ def test_a_tool_reads_as_its_name_its_purpose_and_its_parameters() -> None:
     )
     assert document(tool, ["description"]) == "Exchange rate."
     assert document(Tool("x", "Weather: now")) == "Weather: now"
+
+
+def test_vowel_signs_and_accents_stay_with_their_letters() -> None:
+    assert tokens("मौसम की जानकारी") == ["मौसम", "की", "जानकारी"]
+    assert tokens("cafe\u0301 naïve") == ["café", "naïve"]

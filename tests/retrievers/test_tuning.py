@@ -87,6 +87,15 @@ t.tune(t.find_model("bundled:minilm"), [t.DATA], t.SETTINGS, Path(sys.argv[2]), 
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+def test_a_checkpoint_torn_by_a_kill_is_left_out(tuned: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "checkpoint-99").mkdir(parents=True)
+    (work / "run.json").write_text((tuned.parent / "run.json").read_text())
+    (work / "checkpoint-99" / "model.safetensors").write_bytes(b"half")
+    again = tune(find_model("bundled:minilm"), [DATA], SETTINGS, work, "cpu", False)
+    assert all(torch.equal(value, tensors(again)[name]) for name, value in tensors(tuned).items())
+
+
 def test_a_work_folder_of_another_run_is_not_gone_on_with(tuned: Path) -> None:
     work = tuned.parent
     other = replace(DATA, dev=Examples(DATA.dev.queries[:4], DATA.dev.gold[:4]))
