@@ -19,17 +19,16 @@ import numpy as np
 from retrievers.errors import BadInput, IndexMissing
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import PART, is_ours, put_array, put_bytes, put_folder, sweep, writer_lock
-from retrievers.index.manifest import Manifest, Part, Segment
-from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
-from retrievers.kinds import Arrays, Context, Kind, Learner, check_names, make_kind, settings_to_json
+from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
+from retrievers.index.manifest import Manifest, Part
+from retrievers.index.reader import check_identity, live_mask, open_kind, segment_tools
+from retrievers.index.segments import bury, fold, make_segment, untidy
+from retrievers.kinds import Context, Kind, Learner, check_names, make_kind, settings_to_json
 from retrievers.settings import RetrieverSettings
-from retrievers.text import FIELDS, document
+from retrievers.text import FIELDS
 from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Tool, ToolId
 
-MOST_SEGMENTS = 12
-"""More than this many segments are folded: each costs a search a little."""
 WAIT = 60.0
 """Seconds to wait for another writer."""
 
@@ -73,7 +72,7 @@ def build(
             if model:
                 kinds[name] = make_kind(settings, context, folder / model)
             parts[name] = Part(settings_to_json(settings), kinds[name].identity(), model, files)
-        segment = _segment(folder, tools, tuple(text), kinds)
+        segment = make_segment(folder, tools, tuple(text), kinds)
         fingerprint = _commit(folder, before, Manifest(tuple(text), parts, (segment,)))
     for name in trained:
         shutil.rmtree(work / name, ignore_errors=True)
@@ -102,9 +101,9 @@ def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAI
         if not fresh:
             return Change(fingerprint, unchanged=len(tools))
         kinds = _kinds(folder, manifest, context)
-        segment = _segment(folder, fresh, manifest.text, kinds)
-        segments = (*_bury(manifest, held, updated), segment)
-        fingerprint = _commit(folder, manifest, _fold(folder, replace(manifest, segments=segments), kinds))
+        segment = make_segment(folder, fresh, manifest.text, kinds)
+        segments = (*bury(manifest, held, updated), segment)
+        fingerprint = _commit(folder, manifest, fold(folder, replace(manifest, segments=segments), kinds))
     return Change(
         fingerprint,
         added=len(fresh) - len(updated),
@@ -127,9 +126,9 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
             )
         if len(wanted) == len(known):
             raise BadInput(f"removing all {len(known)} tools would leave {folder} empty; delete the folder instead")
-        changed = replace(manifest, segments=_bury(manifest, held, wanted))
-        if _untidy(changed):
-            changed = _fold(folder, changed, _kinds(folder, manifest, context))
+        changed = replace(manifest, segments=bury(manifest, held, wanted))
+        if untidy(changed):
+            changed = fold(folder, changed, _kinds(folder, manifest, context))
         fingerprint = _commit(folder, manifest, changed)
     return Change(fingerprint, removed=len(wanted))
 
@@ -206,59 +205,6 @@ def _kinds(folder: Path, manifest: Manifest, context: Context) -> dict[str, Kind
         kinds[name] = open_kind(folder, part, context)
         check_identity(folder, name, part.identity, kinds[name].identity())
     return kinds
-
-
-def _segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:
-    documents = [document(tool, text) for tool in tools]
-    return _store(folder, tools, {name: kind.rows(documents) for name, kind in kinds.items()})
-
-
-def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) -> Segment:
-    return Segment(
-        count=len(tools),
-        tools=put_bytes(folder, "tools", "jsonl", tool_lines.encode(tools)),
-        arrays={
-            name: {label: put_array(folder, f"{name}-{label}", array) for label, array in named.items()}
-            for name, named in arrays.items()
-        },
-    )
-
-
-def _bury(manifest: Manifest, held: Sequence[tool_lines.Lines], ids: set[ToolId]) -> tuple[Segment, ...]:
-    """The segments with the live rows of these tools marked dead."""
-    if not ids:
-        return manifest.segments
-    segments = []
-    for segment, lines in zip(manifest.segments, held, strict=True):
-        dead = set(segment.dead) | {row for row, tool in enumerate(lines.ids) if tool in ids}
-        segments.append(replace(segment, dead=tuple(sorted(dead))))
-    return tuple(segments)
-
-
-def _untidy(manifest: Manifest) -> bool:
-    dead = sum(len(segment.dead) for segment in manifest.segments)
-    return len(manifest.segments) > MOST_SEGMENTS or dead > max(16, manifest.live() // 4)
-
-
-def _fold(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind]) -> Manifest:
-    """Folds small segments into one once they are many, or everything once a quarter is dead."""
-    if not _untidy(manifest):
-        return manifest
-    dead = sum(len(segment.dead) for segment in manifest.segments)
-    base = manifest.segments[0]
-    tail = sum(segment.count for segment in manifest.segments[1:])
-    # The first segment is the large one; it is only copied when what came after has grown to a quarter of it.
-    keep_base = dead <= max(16, manifest.live() // 4) and tail * 4 < base.count
-    kept = (base,) if keep_base else ()
-    chosen = manifest.segments[len(kept) :]
-    tools = [
-        tool
-        for segment in chosen
-        for tool, alive in zip(segment_tools(folder, segment), live_mask(segment), strict=True)
-        if alive
-    ]
-    merged = {name: kind.merge(blocks(folder, chosen, name)) for name, kind in kinds.items()}
-    return replace(manifest, segments=(*kept, _store(folder, tools, merged)))
 
 
 def _commit(folder: Path, before: Manifest | None, after: Manifest) -> str:

@@ -47,7 +47,7 @@ from pipelines.models import find_model
 from retrievers import encoder
 from retrievers.dense import DenseKind
 from retrievers.errors import BadInput, IndexMissing, OutOfDisk
-from retrievers.index import Change, Index, add, build, reader, remove, verify, writer
+from retrievers.index import Change, Index, add, build, reader, remove, segments, verify, writer
 from retrievers.index import manifest as manifests
 from retrievers.index.files import writer_lock
 from retrievers.kinds import Context
@@ -77,7 +77,7 @@ def _folding(operate: Callable[[Path], Change]) -> Callable[[Path], Change]:
 
     def operated(folder: Path) -> Change:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(writer, "MOST_SEGMENTS", 2)
+            patch.setattr(segments, "MOST_SEGMENTS", 2)
             return operate(folder)
 
     return operated
@@ -457,7 +457,7 @@ def _generation(number: int) -> list[Tool]:
 
 
 def test_readers_see_one_generation_while_a_writer_never_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MOST_SEGMENTS", 2)
+    monkeypatch.setattr(segments, "MOST_SEGMENTS", 2)
     folder, stop = tmp_path / "index", tmp_path / "stop"
     _build(folder, _generation(0))
     readers = [_started("read_until", folder, stop) for _ in range(2)]
