@@ -78,7 +78,8 @@ def ask(
             encoder.forget()
         found: list[Ranking] = []
         started = time.perf_counter()
-        for start in tqdm(range(0, len(texts), CHUNK), desc=name, disable=not context.show_progress, leave=False):
+        steps = range(0, len(texts), CHUNK)
+        for start in tqdm(steps, desc=name, leave=False) if context.show_progress else steps:
             found.extend(search.find(texts[start : start + CHUNK], DEPTH))
         answers[name] = Ranked(dict(zip(order, found, strict=True)), search.fingerprint, time.perf_counter() - started)
     return answers

@@ -72,16 +72,19 @@ class DenseKind:
         known = cache.get(texts) if cache else {}
         # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
         missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
-        hidden = not (self._context.show_progress and missing)
-        bar = tqdm(total=len(missing), unit="tool", desc="embedding", disable=hidden)
+        # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
+        shown = self._context.show_progress and missing
+        bar = tqdm(total=len(missing), unit="tool", desc="embedding") if shown else None
         for start in range(0, len(missing), CHUNK):
             some = missing[start : start + CHUNK]
             vectors = self._encoder.documents(some)
             if cache:
                 cache.put(some, vectors)
             known.update(zip(some, vectors, strict=True))
-            bar.update(len(some))
-        bar.close()
+            if bar:
+                bar.update(len(some))
+        if bar:
+            bar.close()
         return np.stack([known[text] for text in texts])
 
 

@@ -344,7 +344,9 @@ class Driver:
 
     def wait_for(self, name: str) -> Path:
         """The place of a scenario, once all its kills are done."""
+        deadline = time.monotonic() + 120
         while not (self.place / name / "codes.json").exists():
+            assert time.monotonic() < deadline, f"the driver hangs in {name}"
             if self.process.poll() is not None:
                 _finished(self.process)
                 assert (self.place / name / "codes.json").exists()
