@@ -62,7 +62,27 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
 
 def train(argv: Sequence[str] | None = None) -> int:
     """rewrite-train: the rewriter's training."""
-    return _not_yet("rewrite-train", argv)
+    parser = argparse.ArgumentParser(
+        "rewrite-train",
+        description="Train a rewriter: make targets from gold tools, then fine-tune a language model on them.",
+        epilog=EXITS,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    targets = commands.add_parser("targets", help="data set -> what a rewriter should answer", epilog=EXITS)
+    targets.set_defaults(handler=_later("train_commands", "targets"))
+    _config_arguments(targets, "configs/targets/")
+    sft = commands.add_parser("sft", help="targets -> a rewriter, by supervised fine-tuning", epilog=EXITS)
+    sft.set_defaults(handler=_later("train_commands", "sft"))
+    _config_arguments(sft, "configs/sft/")
+    sft.add_argument("--resume", action="store_true", help="go on where the run in the output folder stopped")
+    for command in (targets, sft):
+        command.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
+    merge = commands.add_parser("merge", help="adapter + base model -> one model folder", epilog=EXITS)
+    merge.set_defaults(handler=_later("train_commands", "merge"))
+    merge.add_argument("rewriter", type=Path, metavar="REWRITER", help="a rewriter's folder, or the run it came from")
+    merge.add_argument("output", type=Path, metavar="OUTPUT", help="the folder to write")
+    merge.add_argument("--base", help="the base model, where it has moved since")
+    return run(parser, argv)
 
 
 def batch(argv: Sequence[str] | None = None) -> int:

@@ -2,24 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from retrievers.fusion import ExactNames
+from tqdm import tqdm
+
+from pipelines.phrasing import phrase
+from retrievers.errors import BadInput
+from retrievers.fusion import ExactNames, with_raw
 from retrievers.index import Index
+from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
+from rewrite.rewriter import Rewriter
+from rewrite.types import Ask, Rewrite
+
+CHUNK = 256
+"""Queries asked at a time: what a progress bar moves by."""
+DEPTH = 100
+"""Places kept of a list that will be fused with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the path found for one utterance, and on the way."""
+
+    ranking: Ranking
+    raw: Ranking
+    rewrite: Rewrite | None = None
+    lists: tuple[Ranking, ...] = ()
+    """One a line of the rewrite."""
 
 
 class ToolSearch:
-    """Utterances in, ranked tools out."""
+    """Utterances in, ranked tools out: raw retrieval, and a rewriter beside it where there is one."""
 
-    def __init__(self, index: Index, retriever: str) -> None:
-        self._retriever = index.retriever(retriever)
+    def __init__(
+        self,
+        index: Index,
+        retriever: str,
+        rewriter: Rewriter | None = None,
+        fusion: RewriteFusion | None = None,
+        phrasing: str = "named",
+    ) -> None:
+        """`phrasing` is how tools are shown to a rewriter that is shown some."""
+        self._index, self._retriever = index, index.retriever(retriever)
         self._names = ExactNames(index.tools.names())
+        self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
+        self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint
+        self.fields = index.manifest.text
 
     def find(self, utterances: Sequence[str], k: int) -> list[Ranking]:
         """One ranking an utterance. A tool that the utterance names outright stands first."""
-        rankings = self._retriever.search(utterances, k)
+        return [found.ranking for found in self.explain(utterances, k)]
+
+    def explain(self, utterances: Sequence[str], k: int) -> list[Found]:
+        """Rankings with what led to them."""
+        if self._rewriter is None:
+            raw = self._retriever.search(utterances, k)
+            return [
+                Found(self._names.promote(utterance, ranking, k), ranking)
+                for utterance, ranking in zip(utterances, raw, strict=True)
+            ]
+        raw = self.ask(utterances, max(k, DEPTH))
+        rewrites = self._rewriter.rewrite(self.asks(utterances, raw, self._rewriter), self._progress)
+        lists = self.lists(rewrites)
         return [
-            self._names.promote(utterance, ranking, k) for utterance, ranking in zip(utterances, rankings, strict=True)
+            Found(self.fuse(utterance, ranking, lines, k), ranking, rewrite, tuple(lines))
+            for utterance, ranking, rewrite, lines in zip(utterances, raw, rewrites, lists, strict=True)
         ]
+
+    def fuse(
+        self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int, fusion: RewriteFusion | None = None
+    ) -> Ranking:
+        """The raw list and the lists of a rewrite as one."""
+        return self._names.promote(utterance, with_raw(raw, lists, k, fusion or self._fusion), k)
+
+    def asks(self, utterances: Sequence[str], raw: Sequence[Ranking], rewriter: Rewriter) -> list[Ask]:
+        """What the rewriter is given: utterances, and the tools they found where its template shows some."""
+        shown, most = rewriter.template.candidates, rewriter.template.most_characters
+        if not shown:
+            return [Ask(utterance) for utterance in utterances]
+        return [
+            Ask(
+                utterance,
+                tuple(
+                    phrase(self._index.tools[tool], self._phrasing, most, self.fields) for tool in ranking.ids[:shown]
+                ),
+            )
+            for utterance, ranking in zip(utterances, raw, strict=True)
+        ]
+
+    def lists(self, rewrites: Sequence[Rewrite], depth: int = DEPTH) -> list[list[Ranking]]:
+        """For every rewrite one ranking a line, all lines asked together."""
+        flat = list(dict.fromkeys(line for rewrite in rewrites for line in rewrite.lines))
+        known = dict(zip(flat, self.ask(flat, depth), strict=True))
+        return [[known[line] for line in rewrite.lines] for rewrite in rewrites]
+
+    def ask(self, texts: Sequence[str], k: int, label: str = "searching") -> list[Ranking]:
+        """The retriever's own rankings, with progress where somebody looks."""
+        found: list[Ranking] = []
+        steps = range(0, len(texts), CHUNK)
+        for start in tqdm(steps, desc=label, leave=False) if self._progress and len(steps) > 4 else steps:
+            found.extend(self._retriever.search(texts[start : start + CHUNK], k))
+        return found
+
+    def check_tools(self, ids: Iterable[str]) -> None:
+        """Refuses a data set whose tools are not the index's."""
+        strangers = sorted(set(ids) ^ self._index.tools.keys())
+        if strangers:
+            verb = "has" if strangers[0] in self._index.tools else "lacks"
+            raise BadInput(f"the index {verb} the tool {strangers[0]!r}, unlike the data set; build it from its corpus")

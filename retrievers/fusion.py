@@ -5,6 +5,9 @@ interleave  takes places in turn: first of each list, second of each list, …; 
 rrf         sums weight / (rrf_k + place): rewards agreement, blind to scores
 max         keeps a tool's best score: only for lists on one scale
 weighted    sums weight x score, each list's scores stretched to 0..1 first
+
+`with_raw` joins a raw query with its rewrite. Of the rewrite's lists a tool keeps its best place (or stretched score):
+each line answers another need, so that being everybody's third choice is worth nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from retrievers.errors import BadInput
-from retrievers.settings import FusionSettings
+from retrievers.settings import FusionSettings, RewriteFusion
 from retrievers.text import words
 from retrievers.types import Ranking, ToolId, ranked
 
@@ -72,14 +75,40 @@ def weighted(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -> R
     """Weighted sum of scores stretched to 0..1 within each list; a tool a list does not hold gets nothing from it."""
     scores: dict[ToolId, float] = {}
     for ranking, weight in zip(rankings, weights, strict=True):
-        if not ranking or not weight:
-            continue
-        low, high = min(ranking.scores), max(ranking.scores)
-        for tool, score in ranking:
-            # The last place keeps a little, so that being found at all counts.
-            share = 1.0 if high == low else 0.01 + 0.99 * (score - low) / (high - low)
+        for tool, share in _stretched(ranking) if weight else ():
             scores[tool] = scores.get(tool, 0.0) + weight * share
     return ranked(scores.items(), k)
+
+
+def with_raw(raw: Ranking, lists: Sequence[Ranking], k: int, settings: RewriteFusion) -> Ranking:
+    """At most k places out of the raw query's list and those of its rewrite; without a rewrite, the raw list."""
+    depth = max(k, settings.depth)
+    raw, lists = raw.cut(depth), [each.cut(depth) for each in lists if each]
+    if not lists or settings.raw == 1:
+        return raw.cut(k)
+    if settings.method == "interleave":
+        both = [raw, *lists] if settings.raw >= 0.5 else [*lists, raw]
+        return interleave(both if settings.raw else lists, k)
+    score = _stretched if settings.method == "weighted" else lambda each: _places(each, settings.rrf_k)
+    best: dict[ToolId, float] = {}
+    for each in lists:
+        for tool, value in score(each):
+            best[tool] = max(value, best.get(tool, 0.0))
+    totals = {tool: (1 - settings.raw) * value for tool, value in best.items()}
+    for tool, value in score(raw) if settings.raw else ():
+        totals[tool] = totals.get(tool, 0.0) + settings.raw * value
+    return ranked(totals.items(), k)
+
+
+def _places(ranking: Ranking, rrf_k: float) -> Iterable[tuple[ToolId, float]]:
+    return ((tool, 1.0 / (rrf_k + place)) for place, tool in enumerate(ranking.ids, 1))
+
+
+def _stretched(ranking: Ranking) -> Iterable[tuple[ToolId, float]]:
+    """Scores stretched to 0..1; the last place keeps a little, so that being found at all counts."""
+    low, high = min(ranking.scores, default=0.0), max(ranking.scores, default=0.0)
+    for tool, score in ranking:
+        yield tool, 1.0 if high == low else 0.01 + 0.99 * (score - low) / (high - low)
 
 
 class ExactNames:

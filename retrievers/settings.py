@@ -28,6 +28,22 @@ class FusionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteFusion:
+    """How the list of the raw query and the lists of its rewrite become one."""
+
+    method: Literal["interleave", "rrf", "weighted"] = "weighted"
+    raw: float = 0.5
+    """The raw query's share: 0 leaves it out, 1 leaves the rewrite out. Interleaving only asks which one is larger."""
+    rrf_k: float = 10.0
+    depth: int = 100
+    """How far into each list is looked."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.raw <= 1 or self.rrf_k <= 0 or self.depth < 1:
+            raise BadInput("raw is a share between 0 and 1; rrf_k and depth are positive")
+
+
+@dataclass(frozen=True, slots=True)
 class BM25Settings:
     """Lexical search."""
 

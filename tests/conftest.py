@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.index import make_context, sample_folder
+from pipelines.models import find_model
 from retrievers.catalogue import read_catalogue
 from retrievers.kinds import Context
 from retrievers.types import Tool
@@ -38,3 +39,36 @@ def sample_tools() -> list[Tool]:
 def some_tools(sample_tools: list[Tool]) -> list[Tool]:
     """A few tools of every provider: small enough to embed in a moment."""
     return sample_tools[::4]
+
+
+@pytest.fixture(scope="session")
+def language_model(cache: Path) -> Path:
+    """The bundled language model, converted once for all tests."""
+    return find_model("bundled:smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def tiny_lm(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of two small layers with the bundled one's tokenizer: untrained, and done in a moment."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-lm"
+    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

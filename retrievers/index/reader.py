@@ -57,7 +57,7 @@ class Index:
 
     def __init__(self, folder: Path, context: Context, before: Index | None = None) -> None:
         """`before`: an older version of it, whose segments need not be read again where they are the same."""
-        self.folder, self._context = folder, context
+        self.folder, self.context = folder, context
         self._lines: dict[str, tool_lines.Lines] = before._lines if before else {}
         self._arrays: dict[str, np.ndarray] = dict(before._arrays) if before else {}
         self._retrievers: dict[str, Retriever] = {}
@@ -99,7 +99,7 @@ class Index:
             raise BadInput(f"{self.folder} has no retriever {name!r}; it has {', '.join(self.names)}")
         if name not in self._retrievers:
             part = self.manifest.retrievers[name]
-            kind = open_kind(self.folder, part, self._context)
+            kind = open_kind(self.folder, part, self.context)
             check_identity(self.folder, name, part.identity, kind.identity())
             self._retrievers[name] = kind.open(
                 self._blocks[name], self.rows, f"{self.fingerprint}/{name}", self.retriever
@@ -109,7 +109,7 @@ class Index:
     def refreshed(self) -> Index:
         """This index, or its newer version where there is one. Loaded models are shared."""
         _, fingerprint = manifests.read(self.folder)
-        return self if fingerprint == self.fingerprint else Index(self.folder, self._context, self)
+        return self if fingerprint == self.fingerprint else Index(self.folder, self.context, self)
 
 
 def open_kind(folder: Path, part: Part, context: Context) -> Kind:

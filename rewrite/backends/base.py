@@ -1,0 +1,52 @@
+"""What every backend can do, and the one place that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from rewrite.settings import BackendSettings, Sampling
+from rewrite.types import Answer, Prompt
+
+
+class Backend(Protocol):
+    """A model that answers prompts."""
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where nobody knows."""
+        ...
+
+    def count(self, prompts: Sequence[Prompt]) -> list[int] | None:
+        """Tokens of each prompt, chat template and all; None where this backend cannot tell."""
+        ...
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
+    ) -> list[list[Answer]]:
+        """`sampling.answers` answers a prompt, in the prompts' order. No answer is ever made up: trouble is raised.
+
+        No answers at all for a prompt that turns out too long only when asked, where `count` could not tell.
+        """
+        ...
+
+
+KINDS = {
+    "transformers": "rewrite.backends.in_process:TransformersBackend",
+    "vllm": "rewrite.backends.vllm_engine:VllmBackend",
+    "server": "rewrite.backends.server:ServerBackend",
+}
+
+
+def make_backend(
+    settings: BackendSettings, model: Path | None, adapter: Path | None = None, device: str | None = None
+) -> Backend:
+    """The backend that these settings ask for, with the model of a folder and, where given, a LoRA adapter on it.
+
+    A server has its model already; `model` is then None, and an adapter is loaded into the server by its path.
+    """
+    module, _, name = KINDS[settings.kind].partition(":")
+    backend: Backend = getattr(import_module(module), name)(settings, model, adapter, device)
+    return backend

@@ -1,0 +1,206 @@
+"""The model in this process, by transformers: batches padded on the left, long prompts first.
+
+Of the model's generation_config only the end tokens count. Its temperature, top_k or repetition_penalty would make two
+backends of the same model answer differently, and a score depend on a file that nobody looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging as transformers_logging
+
+from rewrite.backends.model_folder import adapter_config, encode, in_short, load_tokenizer, misfit, must_chat, must_fit
+from rewrite.errors import Unfit
+from rewrite.settings import Sampling, TransformersSettings
+from rewrite.types import Answer, Prompt
+
+
+class TransformersBackend:
+    """Answers by `generate` of transformers."""
+
+    def __init__(
+        self, settings: TransformersSettings, model: Path, adapter: Path | None = None, device: str | None = None
+    ) -> None:
+        target = _device(device)
+        tokenizer = load_tokenizer(model)
+        loaded = _load(model, _dtype(settings.dtype, target))
+        if adapter is not None:
+            loaded = _adapted(loaded, adapter, model)
+        self._hold(loaded.to(target).eval(), tokenizer, settings.batch_size)
+
+    @classmethod
+    def around(cls, model: Any, tokenizer: Any, batch_size: int) -> Self:
+        """A backend for a model that is loaded already, in the midst of its training perhaps: it stays as it is."""
+        made = cls.__new__(cls)
+        made._hold(model, tokenizer, batch_size)
+        return made
+
+    def _hold(self, model: Any, tokenizer: Any, batch_size: int) -> None:
+        must_chat(tokenizer)
+        self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
+        self._ends = _ends(model, tokenizer)
+        self._turn = Lock()  # one batch at a time: random numbers are the whole process's
+        pads = [tokenizer.pad_token_id, *self._ends, 0]
+        self._pad: int = next(token for token in pads if token is not None)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that prompt and answer may have together, as the model's config has it."""
+        most = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        return None if most is None else int(most)
+
+    def count(self, prompts: Sequence[Prompt]) -> list[int]:
+        """Tokens of each prompt, chat template and all."""
+        return [len(tokens) for tokens in encode(self._tokenizer, prompts)]
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
+    ) -> list[list[Answer]]:
+        """Answers in the prompts' order. The same seed, prompts and batch size give the same answers.
+
+        A model in training is in training again afterwards, and the caller's random numbers go on as if nothing was.
+        """
+        encoded = encode(self._tokenizer, prompts)
+        must_fit(encoded, sampling.most_tokens, self.context)
+        # Long prompts first: memory runs out at once or never, and a batch is padded little.
+        rows = sorted(range(len(encoded)), key=lambda place: (-len(encoded[place]), place))
+        rows = [place for place in rows for _ in range(sampling.answers)]
+        found: list[list[Answer]] = [[] for _ in encoded]
+        # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
+        bar = tqdm(total=len(rows), unit="answer", desc="answering") if show_progress else None
+        with self._turn, _answering(self._model, self._how(sampling)), _seeded(sampling.seed, self._model.device):
+            for start in range(0, len(rows), self._batch_size):
+                batch = rows[start : start + self._batch_size]
+                written = self._written([encoded[place] for place in batch])
+                for place, tokens in zip(batch, written, strict=True):
+                    found[place].append(self._read(tokens))
+                if bar is not None:
+                    bar.update(len(batch))
+        if bar is not None:
+            bar.close()
+        return found
+
+    def _written(self, encoded: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The tokens that the model adds to each prompt, end token and padding included."""
+        width = max(map(len, encoded))
+        tokens = torch.full((len(encoded), width), self._pad)
+        mask = torch.zeros_like(tokens)
+        for row, some in enumerate(encoded):
+            tokens[row, width - len(some) :] = torch.tensor(some)
+            mask[row, width - len(some) :] = 1
+        device = self._model.device
+        try:
+            output = self._model.generate(input_ids=tokens.to(device), attention_mask=mask.to(device))
+        except torch.OutOfMemoryError as error:
+            raise Unfit(f"no memory for {len(encoded)} answers at a time; set a smaller batch_size") from error
+        added: list[list[int]] = output[:, width:].tolist()
+        return added
+
+    def _how(self, sampling: Sampling) -> Any:
+        config: Any = GenerationConfig
+        chosen: dict[str, Any] = {"do_sample": False}
+        if sampling.temperature > 0:
+            chosen = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        return config(
+            **chosen,
+            max_new_tokens=sampling.most_tokens,
+            eos_token_id=self._ends or None,
+            pad_token_id=self._pad,
+            use_cache=True,
+        )
+
+    def _read(self, tokens: Sequence[int]) -> Answer:
+        """Up to the first end token, which counts as written; padding comes after it, even where both are one token."""
+        end = next((place for place, token in enumerate(tokens) if token in self._ends), None)
+        text: str = self._tokenizer.decode(tokens[:end], skip_special_tokens=True)
+        return Answer(text, len(tokens) if end is None else end + 1, end is not None)
+
+
+@contextmanager
+def _answering(model: Any, how: Any) -> Iterator[None]:
+    """Has a model answer in a way of ours, without dropout and the like; afterwards it is as it was, module by module.
+
+    The way takes the place of the model's generation_config: what is merely passed is filled up from there.
+    """
+    training = [module for module in model.modules() if module.training]
+    owner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    owner.generation_config, own = how, owner.generation_config
+    model.eval()
+    try:
+        yield
+    finally:
+        owner.generation_config = own
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers from a seed, without touching the caller's."""
+    other = device.type != "cpu"
+    with torch.random.fork_rng([device] if other else [], device_type=device.type if other else "cuda"):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":  # this one alone: torch.manual_seed would seed the other GPUs too
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        elif other:
+            torch.manual_seed(seed)
+        yield
+
+
+def _ends(model: Any, tokenizer: Any) -> list[int]:
+    """Every token that ends an answer: the model's, of which there may be several, and the tokenizer's."""
+    named = model.generation_config.eos_token_id
+    several = named if isinstance(named, list) else [named]
+    return sorted({token for token in [*several, tokenizer.eos_token_id] if token is not None})
+
+
+def _device(wanted: str | None) -> torch.device:
+    name = wanted or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise Unfit(f"this machine has no device {name}: {in_short(error)}; give another, for example cpu") from error
+    return device
+
+
+def _dtype(wanted: str, device: torch.device) -> torch.dtype:
+    if wanted != "auto":
+        dtype: torch.dtype = getattr(torch, wanted)
+        return dtype
+    has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if has_it else torch.float32
+
+
+def _load(folder: Path, dtype: torch.dtype) -> Any:
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise Unfit(f"{folder} holds no language model that transformers can load: {in_short(error)}") from error
+
+
+def _adapted(model: Any, adapter: Path, base: Path) -> Any:
+    """The model with a LoRA adapter on it."""
+    try:
+        from peft import PeftModel
+    except ModuleNotFoundError as error:
+        raise Unfit("a LoRA adapter needs peft; run `pip install 'toolrewrite[train]'`") from error
+
+    adapter_config(adapter, base)
+    try:
+        joined: Any = PeftModel.from_pretrained(model, str(adapter))
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise misfit(adapter, base) from error
+    # Merged it is faster; with half the digits the merge would round small changes away.
+    return joined.merge_and_unload() if model.dtype == torch.float32 else joined

@@ -1,0 +1,110 @@
+"""A rewriter's folder: weights or adapter, tokenizer, the template it was trained with, and a card.
+
+adapter_model.safetensors, adapter_config.json   or   model.safetensors, config.json
+tokenizer files, template.yaml, rewriter.json, README.md
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rewrite.errors import Unfit
+from rewrite.template import FILE, Template, load_template
+
+CARD = "rewriter.json"
+"""Written last: a folder without it is not a rewriter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a rewriter is made of, and what it can do."""
+
+    base: str
+    """The base model as the config named it."""
+    base_fingerprint: str
+    """The hash of the base model's files."""
+    method: Literal["lora", "full"]
+    phrasing: str = ""
+    """How tools are shown to it, where its template shows some."""
+    metric: str = "recall@5"
+    data: list[dict[str, Any]] = field(default_factory=list)
+    """For each data set: name, protocol, examples, the retriever's fingerprint."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriterFolder:
+    """A finished rewriter on disk."""
+
+    path: Path
+    card: Card
+    template: Template
+
+    @property
+    def adapter(self) -> Path | None:
+        """The folder of the adapter; None where the folder holds a whole model."""
+        return self.path if self.card.method == "lora" else None
+
+
+def open_folder(path: Path) -> RewriterFolder:
+    """A rewriter's folder, checked. A training run's folder stands for the rewriter in it."""
+    inner = path / "rewriter"
+    if not (path / CARD).is_file() and (inner / CARD).is_file():
+        path = inner
+    if not (path / CARD).is_file():
+        raise Unfit(f"{path} is not a finished rewriter: it has no {CARD}; train one with `rewrite-train sft`")
+    if not (path / FILE).is_file():
+        raise Unfit(f"the rewriter in {path} has no {FILE}; without the prompt it was trained with it is of no use")
+    try:
+        card = Card(**json.loads((path / CARD).read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise Unfit(f"{path / CARD} is not a rewriter's card ({error}); train it again") from error
+    weights = "adapter_model.safetensors" if card.method == "lora" else "config.json"
+    if not (path / weights).is_file():
+        raise Unfit(f"the rewriter in {path} has no {weights}; it is damaged, train or copy it again")
+    return RewriterFolder(path, card, load_template(path))
+
+
+def finish_folder(path: Path, card: Card, template: Template) -> None:
+    """Adds template and card to a folder that holds the weights; the card last."""
+    (path / FILE).write_text(template.dump(), encoding="utf-8")
+    (path / "README.md").write_text(readme(card, template), encoding="utf-8")
+    (path / CARD).write_text(json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def readme(card: Card, template: Template) -> str:
+    """The model card."""
+    figures = "\n".join(f"| {name} | {value:.4f} |" for name, value in card.metrics.items() if isinstance(value, float))
+    data = "\n".join(f"- {json.dumps(each, ensure_ascii=False)}" for each in card.data)
+    settings = "\n".join(f"- {name}: {json.dumps(value)}" for name, value in card.training.items())
+    machine = "\n".join(f"- {name}: {json.dumps(value)}" for name, value in card.environment.items())
+    return f"""---
+base_model: {json.dumps(card.base)}
+library_name: {"peft" if card.method == "lora" else "transformers"}
+tags: [tool-retrieval, query-rewriting]
+---
+# A query rewriter for tool retrieval
+
+Turns what a user said into queries that a tool index understands. Trained by supervised fine-tuning of
+{card.base} ({card.method}; files {card.base_fingerprint}) with the template {template.name} {template.version}, which
+lies beside it as {FILE}: use no other.
+
+## Figures on dev, with retrieval
+| metric | value |
+|---|---|
+{figures}
+
+## Data and frozen retrievers
+{data}
+
+## Training
+{settings}
+
+## Where
+{machine}
+"""
