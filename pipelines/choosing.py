@@ -1,11 +1,18 @@
-"""Which share the raw query gets beside its rewrite: tried on dev, the best taken."""
+"""Which share the raw query gets beside its rewrite: tried on dev, chosen with caution.
+
+Of all ways that are not clearly worse than the best one on dev (by more than one standard error of the difference), the
+one that trusts the raw query most is taken. A gain that may be chance is not bought with the risk of harm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pipelines.search import ToolSearch
+from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
 from reward.metrics import judge, measure
@@ -17,31 +24,55 @@ GRID = (
     *(RewriteFusion("interleave", share) for share in (0.0, 0.25, 0.75)),
 )
 """Raw alone is among them: a rewriter that only harms is left out."""
+DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The dev queries of one data set, with what was found for them."""
+
+    search: ToolSearch
+    utterances: Sequence[str]
+    raw: Sequence[Ranking]
+    lists: Sequence[Sequence[Ranking]]
+    """For every query one list a line of its rewrite."""
+    gold: Sequence[frozenset[ToolId]]
+
+    def scores(self, fusion: RewriteFusion, metric: str) -> np.ndarray:
+        """(queries,): the metric of every query, fused so."""
+        fused = [
+            self.search.fuse(utterance, first, lines, DEPTH, fusion).ids
+            for utterance, first, lines in zip(self.utterances, self.raw, self.lists, strict=True)
+        ]
+        return measure(metric, judge(fused, self.gold))
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One way to fuse and what dev says of it."""
+    """One way to fuse and what dev says of it: the mean over data sets."""
 
     fusion: RewriteFusion
     score: float
 
 
-def choose_fusion(
-    search: ToolSearch,
-    utterances: Sequence[str],
-    raw: Sequence[Ranking],
-    lists: Sequence[Sequence[Ranking]],
-    gold: Sequence[frozenset[ToolId]],
-    metric: str = "recall@5",
-    grid: Sequence[RewriteFusion] = GRID,
-) -> list[Tried]:
-    """Every way of the grid with its score, the best first; of equals the one that trusts the raw query more."""
-    tried = []
-    for fusion in grid:
-        fused = [
-            search.fuse(utterance, first, lines, 20, fusion).ids
-            for utterance, first, lines in zip(utterances, raw, lists, strict=True)
-        ]
-        tried.append(Tried(fusion, float(measure(metric, judge(fused, gold)).mean())))
-    return sorted(tried, key=lambda each: (-round(each.score, 6), -each.fusion.raw))
+def choose_fusion(cases: Sequence[Case], metric: str = "recall@5", grid: Sequence[RewriteFusion] = GRID) -> list[Tried]:
+    """The chosen way first, then all others by their score. Every data set counts the same, however large."""
+    if not cases or not all(case.gold for case in cases):
+        raise BadInput("there are no dev queries to choose the raw query's share on")
+    found = [[case.scores(fusion, metric) for case in cases] for fusion in grid]
+    tried = [
+        Tried(fusion, float(np.mean([each.mean() for each in row]))) for fusion, row in zip(grid, found, strict=True)
+    ]
+    best = max(range(len(grid)), key=lambda place: (tried[place].score, grid[place].raw))
+    good = [place for place in range(len(grid)) if _no_worse(found[place], found[best])]
+    chosen = max(good, key=lambda place: (grid[place].raw, tried[place].score))
+    rest = sorted((each for each in tried if each is not tried[chosen]), key=lambda each: -each.score)
+    return [tried[chosen], *rest]
+
+
+def _no_worse(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
+    """True where the mean over data sets falls short by one standard error of the difference at most."""
+    differences = [that - this for this, that in zip(these, those, strict=True)]
+    short = float(np.mean([each.mean() for each in differences]))
+    variance = float(np.sum([each.var() / len(each) for each in differences])) / len(differences) ** 2
+    return short <= variance**0.5 + 1e-12

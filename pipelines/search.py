@@ -45,12 +45,12 @@ class ToolSearch:
         phrasing: str = "named",
     ) -> None:
         """`phrasing` is how tools are shown to a rewriter that is shown some."""
-        self._index, self._retriever = index, index.retriever(retriever)
+        self._retriever = index.retriever(retriever)
         self._names = ExactNames(index.tools.names())
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
         self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint
-        self.fields = index.manifest.text
+        self.fields, self.tools = index.manifest.text, index.tools
 
     def find(self, utterances: Sequence[str], k: int) -> list[Ranking]:
         """One ranking an utterance. A tool that the utterance names outright stands first."""
@@ -86,9 +86,7 @@ class ToolSearch:
         return [
             Ask(
                 utterance,
-                tuple(
-                    phrase(self._index.tools[tool], self._phrasing, most, self.fields) for tool in ranking.ids[:shown]
-                ),
+                tuple(phrase(self.tools[tool], self._phrasing, most, self.fields) for tool in ranking.ids[:shown]),
             )
             for utterance, ranking in zip(utterances, raw, strict=True)
         ]
@@ -109,7 +107,7 @@ class ToolSearch:
 
     def check_tools(self, ids: Iterable[str]) -> None:
         """Refuses a data set whose tools are not the index's."""
-        strangers = sorted(set(ids) ^ self._index.tools.keys())
+        strangers = sorted(set(ids) ^ self.tools.keys())
         if strangers:
-            verb = "has" if strangers[0] in self._index.tools else "lacks"
+            verb = "has" if strangers[0] in self.tools else "lacks"
             raise BadInput(f"the index {verb} the tool {strangers[0]!r}, unlike the data set; build it from its corpus")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
-from retrievers.fusion import ExactNames, fuse
-from retrievers.settings import FusionSettings
+from retrievers.fusion import ExactNames, fuse, with_raw
+from retrievers.settings import FusionSettings, RewriteFusion
 from retrievers.types import Ranking, ranked
 
 A = Ranking(("a", "b", "c"), (0.9, 0.8, 0.1))
@@ -106,3 +108,46 @@ def test_a_named_tool_ranks_first_and_nothing_is_lost() -> None:
 def test_a_list_longer_than_the_depth_is_not_cut_below_k() -> None:
     long = Ranking(tuple(f"t{i:03}" for i in range(300)), tuple(float(300 - i) for i in range(300)))
     assert len(fuse([long, Ranking()], 250, FusionSettings("rrf", depth=10))) == 250
+
+
+RAW = Ranking(("a", "b", "c", "d"), (0.9, 0.8, 0.5, 0.1))
+LINES = [Ranking(("x", "b", "y"), (0.7, 0.6, 0.2)), Ranking(("z", "b", "a"), (9.0, 8.0, 1.0))]
+
+
+@pytest.mark.parametrize("method", ["interleave", "rrf", "weighted"])
+def test_without_a_rewrite_or_with_a_share_of_one_the_raw_list_stays(
+    method: Literal["interleave", "rrf", "weighted"],
+) -> None:
+    assert with_raw(RAW, [], 3, RewriteFusion(method, 0.0)) == RAW.cut(3)
+    assert with_raw(RAW, [Ranking()], 3, RewriteFusion(method, 0.3)) == RAW.cut(3)
+    assert with_raw(RAW, LINES, 3, RewriteFusion(method, 1.0)) == RAW.cut(3)
+
+
+@pytest.mark.parametrize("method", ["interleave", "rrf", "weighted"])
+def test_a_share_of_zero_leaves_the_raw_query_out(method: Literal["interleave", "rrf", "weighted"]) -> None:
+    found = with_raw(RAW, LINES, 10, RewriteFusion(method, 0.0))
+    assert set(found.ids) == {"x", "b", "y", "z", "a"}
+    assert set(found.ids[:2]) == {"x", "z"}  # the first of each line: nobody's second choice is before them
+
+
+def test_each_line_answers_its_own_need() -> None:
+    """A tool that is every line's second choice does not beat one line's first: places are not summed."""
+    assert with_raw(RAW, LINES, 3, RewriteFusion("rrf", 0.0, rrf_k=1)).ids == ("x", "z", "b")
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.floats(-5, 5)), max_size=8), max_size=4),
+    st.floats(0, 1),
+)
+def test_the_raw_share_by_brute_force(lists: list[list[tuple[str, float]]], share: float) -> None:
+    rankings = [ranked(dict(each).items(), 8) for each in lists]
+    found = with_raw(RAW, rankings, 20, RewriteFusion("rrf", share, rrf_k=5))
+    lines = [each for each in rankings if each]
+    if not lines or share == 1:
+        assert found == RAW
+        return
+    for tool, score in found:
+        of_raw = 1 / (6 + RAW.ids.index(tool)) if tool in RAW.ids else 0.0
+        of_lines = max((1 / (6 + each.ids.index(tool)) if tool in each.ids else 0.0) for each in lines)
+        assert score == pytest.approx(share * of_raw + (1 - share) * of_lines)
+    assert list(found.scores) == sorted(found.scores, reverse=True)
