@@ -21,9 +21,10 @@ SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 GRID = (
     *(RewriteFusion("weighted", share) for share in SHARES),
     *(RewriteFusion("rrf", share) for share in SHARES[1:-1]),
-    *(RewriteFusion("interleave", share) for share in (0.0, 0.25, 0.75)),
+    RewriteFusion("interleave", 0.0),
 )
-"""Raw alone is among them: a rewriter that only harms is left out."""
+"""Raw alone is among them: a rewriter that only harms is left out. Interleaving with the raw query is not: its share is
+no share."""
 DEPTH = 20
 
 
@@ -75,4 +76,4 @@ def _no_worse(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     differences = [that - this for this, that in zip(these, those, strict=True)]
     short = float(np.mean([each.mean() for each in differences]))
     variance = float(np.sum([each.var() / len(each) for each in differences])) / len(differences) ** 2
-    return short <= variance**0.5 + 1e-12
+    return bool(short <= variance**0.5 + 1e-12)

@@ -72,6 +72,15 @@ def load_dataset(reference: str) -> DataSet:
     return DataSet(folder.name, tools, queries, gold)
 
 
+def some_queries(data: DataSet, most: int, seed: int) -> DataSet:
+    """The data set with at most so many queries in every split, drawn by a hash."""
+    gold = {
+        split: {query: queries[query] for query in sorted(queries, key=lambda each: hashed(f"{seed}/{each}"))[:most]}
+        for split, queries in data.gold.items()
+    }
+    return replace(data, gold=gold)
+
+
 def hashed(text: str) -> int:
     """A number that depends on nothing but the text, for splits that stay the same everywhere."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -12,8 +12,11 @@ from pipelines.eval_report import report_data
 from pipelines.evaluate import EvalConfig, Evaluation, evaluate, means
 from pipelines.index import make_context
 from pipelines.report import render
+from pipelines.report.data import RewriterRow
+from pipelines.rewrite_figures import per_query
 from pipelines.runs import as_json, environment, write_files
 from pipelines.trec import write_run
+from retrievers.text import clean
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
@@ -24,6 +27,8 @@ def run_eval(arguments: argparse.Namespace) -> int:
     evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
     write_evaluation(evaluation)
     print(table(evaluation))
+    if evaluation.rewriters:
+        print(f"\n{rewrites(evaluation)}")
     print(f"\n{config.output}/report.html, metrics.json, *.trec")
     return 0
 
@@ -65,6 +70,8 @@ def _per_query(evaluation: Evaluation) -> str:
             "gold": sorted(gold[query]),
             "scores": scores,
         }
+        if evaluation.rewriters:
+            line["rewrites"] = {name: per_query(each.rewrites[row]) for name, each in evaluation.rewriters.items()}
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     return "".join(lines)
 
@@ -82,3 +89,47 @@ def table(evaluation: Evaluation) -> str:
     told = f"{evaluation.data.name}, {config.protocol} {config.split}: {len(evaluation.order)} queries"
     rows.append(f"{told}; * differs from {evaluation.baseline} (p < .05 after Holm's correction)")
     return "\n".join(rows)
+
+
+SHOWN = 3
+"""Rewrites of each rewriter that the terminal shows."""
+WIDTH = 110
+
+
+def rewrites(evaluation: Evaluation) -> str:
+    """What the rewriters did, for the terminal: figures, how systems use them, a few samples."""
+    found = evaluation.rewriter_rows
+    width = max(map(len, [*(row.name for row in found), "rewriter"]))
+    heads = ("parsed", "none", "unparseable", "too long", "cut", "lines", "tokens", "s/query")
+    rows = [f"{'rewriter'.ljust(width)}  " + "  ".join(f"{head:>{max(7, len(head))}}" for head in heads)]
+    for row in found:
+        cells = zip(heads, _cells(row), strict=True)
+        rows.append(f"{row.name.ljust(width)}  " + "  ".join(f"{cell:>{max(7, len(head))}}" for head, cell in cells))
+    for fusion in evaluation.fusion_rows:
+        told = f"{fusion.system}: {fusion.method}, raw {fusion.raw:g}"
+        if fusion.tried:
+            alone = next((f", raw alone {each.score:.3f}" for each in fusion.tried if each.raw == 1), "")
+            told += f"; chosen on dev: {fusion.metric} {fusion.tried[0].score:.3f}{alone}"
+        rows.append(told)
+    for row in found:
+        rows.append(f"\n{row.name} writes, for example:")
+        step = max(1, len(row.samples) // SHOWN)
+        for sample in row.samples[::step][:SHOWN]:
+            rows.append(f"  {_line(sample.utterance)}")
+            rows.extend(f"    - {_line(line)}" for line in sample.lines)
+            if not sample.lines:
+                rows.append(f"    ({sample.status}{f': {_line(sample.answer)}' if sample.answer.strip() else ''})")
+    return "\n".join(rows)
+
+
+def _cells(row: RewriterRow) -> list[str]:
+    figures = row.figures
+    shares = (figures.parsed, figures.none, figures.unparseable, figures.too_long, figures.cut)
+    means = ("-" if mean is None else f"{mean:.1f}" for mean in (figures.lines, figures.tokens))
+    return [*(f"{share:.3f}" for share in shares), *means, f"{figures.seconds_per_query:.3g}"]
+
+
+def _line(text: str) -> str:
+    """Text of the data's or a model's as one line that no terminal obeys."""
+    line = " ".join(clean(text).split())
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

@@ -51,6 +51,8 @@ def report_data(evaluation: Evaluation, facts: dict[str, str]) -> ReportData:
         changes=tuple(_changes(evaluation, name) for name in evaluation.answers if name != evaluation.baseline),
         facts=facts,
         notes=tuple(f"{what}: {count}" for what, count in data.report.items()),
+        rewriters=evaluation.rewriter_rows,
+        fusions=evaluation.fusion_rows,
     )
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from pipelines.data import DataSet, load_dataset
+from pipelines.comparing import compare, curve, groups, pair
+from pipelines.data import DataSet, load_dataset, some_queries
 from pipelines.index import make_context
 from pipelines.protocols import Protocol, apply_protocol
-from pipelines.report.data import ComparisonRow
-from pipelines.significance import bootstrap_intervals, holm, randomisation_test
+from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
+from pipelines.rewrite_figures import fusion_row, fusions_json, rewriter_row, rewriters_json
+from pipelines.rewriters import RewriterSettings
+from pipelines.rewritten_systems import DEV, Rewritten
+from pipelines.significance import bootstrap_intervals
 from pipelines.systems import Ranked, SystemSettings, ask
+from pipelines.trial import Trial
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
-from reward.metrics import DEPTH, Judged, judge, measure, parse_metric, recall_at_k
+from reward.metrics import DEPTH, judge, measure, parse_metric
 
 METRICS = ("recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")
 
@@ -30,6 +36,8 @@ class EvalConfig:
     data: str
     """A data set folder, or `bundled:sample`."""
     systems: dict[str, SystemSettings]
+    rewriters: dict[str, RewriterSettings] = field(default_factory=dict)
+    """Those that systems name."""
     index: str | None = None
     split: str = "test"
     protocol: Protocol = "official"
@@ -38,23 +46,44 @@ class EvalConfig:
     metrics: tuple[str, ...] = METRICS
     group_by: str | None = None
     """A key of the queries' metadata; figures are also given for each of its values."""
+    most_queries: int = 0
+    """Queries of a split at most, drawn by the seed, for a quick look; 0: all."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.systems:
             raise BadInput("there are no systems to evaluate")
-        if any(not name.replace("-", "").replace("_", "").replace("+", "").isalnum() for name in self.systems):
-            raise BadInput("a system's name is made of letters, digits, -, _ and +")
+        for name in (*self.systems, *self.rewriters):
+            if not name.replace("-", "").replace("_", "").replace("+", "").isalnum():
+                raise BadInput("a system's name, and a rewriter's, is made of letters, digits, -, _ and +")
+        _check_rewriters(self)
         if self.baseline is not None and self.baseline not in self.systems:
             raise BadInput(f"the baseline {self.baseline!r} is not among the systems {', '.join(self.systems)}")
         if "recall@5" not in self.metrics:
             raise BadInput("metrics must hold recall@5: wins, losses and the headline are told by it")
         if self.seed < 0:
             raise BadInput("seed must not be negative")
+        if self.most_queries < 0:
+            raise BadInput("most_queries must not be negative")
         for metric in self.metrics:
             _, k = parse_metric(metric)
             if k is not None and k > DEPTH:
                 raise BadInput(f"{metric} looks deeper than the {DEPTH} places that are kept")
+
+
+def _check_rewriters(config: EvalConfig) -> None:
+    for name, system in config.systems.items():
+        wanted, known = system.rewriter, list(config.rewriters)
+        if wanted is not None and wanted not in known:
+            close = get_close_matches(wanted, known, n=1, cutoff=0.5)
+            way = f"did you mean {close[0]}?" if close else f"`rewriters` has {', '.join(known) or 'none'}"
+            raise BadInput(f"the system {name!r} names the rewriter {wanted!r}; {way}", "systems")
+        if system.choose_fusion and config.split == DEV:
+            raise BadInput(
+                f"the system {name!r} chooses its fusion on dev, so dev cannot tell how good it is; "
+                "evaluate another split, or give it a `fusion`",
+                "systems",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +103,23 @@ class Evaluation:
     curves: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, np.ndarray]
     """group -> which of the queries belong to it"""
+    rewriters: Mapping[str, Rewritten] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        """What was said, in the order of all arrays."""
+        return [self.data.queries[query].text for query in self.order]
+
+    @property
+    def rewriter_rows(self) -> tuple[RewriterRow, ...]:
+        """What the rewriters did."""
+        return tuple(rewriter_row(name, each, self.order, self.texts) for name, each in self.rewriters.items())
+
+    @property
+    def fusion_rows(self) -> tuple[FusionRow, ...]:
+        """How the systems that rewrite fuse."""
+        dev = len(self.data.gold.get(DEV, {}))
+        return tuple(fusion_row(name, each.fused, dev) for name, each in self.answers.items() if each.fused)
 
     @property
     def names(self) -> dict[str, str]:
@@ -101,6 +147,10 @@ class Evaluation:
                 for name, answer in self.answers.items()
                 if answer.seconds is not None
             },
+            "rewriters": rewriters_json(self.rewriter_rows, self.rewriters),
+            "fusions": fusions_json(
+                self.fusion_rows, {name: each.fused for name, each in self.answers.items() if each.fused}
+            ),
             "split_report": dict(self.data.report),
         }
 
@@ -113,16 +163,19 @@ def means(values: Mapping[str, np.ndarray], mask: np.ndarray | None = None) -> d
 def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
     """Asks every system, scores every answer. Writes nothing."""
     data = apply_protocol(load_dataset(config.data), config.protocol)
-    gold = data.split(config.split)
-    order = tuple(sorted(gold))
-    answers = ask(config.systems, config.index, data, config.protocol, order, context or make_context())
-    wanted = [gold[query] for query in order]
+    if config.most_queries:
+        data = some_queries(data, config.most_queries, config.seed)
+    trial = Trial(data, config.protocol, config.split)
+    order, wanted = trial.order(config.split), trial.gold(config.split)
+    told = groups(data, order, config.group_by)
+    asked = ask(config.systems, config.rewriters, config.index, trial, context or make_context())
+    answers = asked.systems
     judged = {name: judge([answer.rankings[query].ids for query in order], wanted) for name, answer in answers.items()}
     values = {name: {metric: measure(metric, each) for metric in config.metrics} for name, each in judged.items()}
     baseline = config.baseline or next(iter(config.systems))
     table = np.stack([values[name][metric] for name in values for metric in config.metrics], axis=1)
     bounds = iter(bootstrap_intervals(table, config.seed).tolist())
-    intervals = {name: {metric: _pair(next(bounds)) for metric in config.metrics} for name in values}
+    intervals = {name: {metric: pair(next(bounds)) for metric in config.metrics} for name in values}
     return Evaluation(
         config,
         data,
@@ -131,54 +184,8 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
         answers,
         values,
         intervals,
-        _compare(values, baseline, config),
-        {name: _curve(each) for name, each in judged.items()},
-        _groups(data, order, config.group_by),
+        compare(values, baseline, config.metrics, config.seed),
+        {name: curve(each) for name, each in judged.items()},
+        told,
+        asked.rewriters,
     )
-
-
-def _compare(
-    values: Mapping[str, Mapping[str, np.ndarray]], baseline: str, config: EvalConfig
-) -> tuple[ComparisonRow, ...]:
-    pairs = [(name, metric) for name in values if name != baseline for metric in config.metrics]
-    if not pairs:
-        return ()
-    differences = np.stack([values[name][metric] - values[baseline][metric] for name, metric in pairs], axis=1)
-    p_values = randomisation_test(differences, config.seed).tolist()
-    bounds = bootstrap_intervals(differences, config.seed).tolist()
-    corrected = holm(p_values)
-    return tuple(
-        ComparisonRow(
-            name,
-            baseline,
-            metric,
-            round(float(column.mean()), 6),
-            _pair(bound),
-            p_value,
-            p_holm,
-            int((column > 1e-12).sum()),
-            int((column < -1e-12).sum()),
-            int((np.abs(column) <= 1e-12).sum()),
-        )
-        for (name, metric), column, bound, p_value, p_holm in zip(
-            pairs, differences.T, bounds, p_values, corrected, strict=True
-        )
-    )
-
-
-def _pair(bound: Sequence[float]) -> tuple[float, float]:
-    return round(bound[0], 6), round(bound[1], 6)
-
-
-def _curve(judged: Judged, upto: int = 20) -> tuple[float, ...]:
-    return tuple(float(recall_at_k(judged, k).mean()) for k in range(1, upto + 1))
-
-
-def _groups(data: DataSet, order: Sequence[str], key: str | None) -> dict[str, np.ndarray]:
-    if key is None:
-        return {}
-    labels = [data.queries[query].metadata.get(key) for query in order]
-    if all(label is None for label in labels):
-        raise BadInput(f"no query of {data.name} has {key!r} in its metadata to group by")
-    names = sorted({str(label) for label in labels})
-    return {name: np.array([str(label) == name for label in labels]) for name in names}

@@ -1,8 +1,9 @@
-"""Our errors -> exit codes, in one table. 2: the request was wrong. 1: the work failed."""
+"""Our errors -> exit codes, in one table. 2: the request was wrong. 1: the work failed. 130: stopped on purpose."""
 
 from __future__ import annotations
 
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, ModelMismatch, ModelMissing, OutOfDisk
+from rewrite.errors import BackendDown, Interrupted, Unfit
 
 EXIT_CODES: dict[type[Exception], int] = {
     BadInput: 2,
@@ -11,7 +12,10 @@ EXIT_CODES: dict[type[Exception], int] = {
     ModelMissing: 2,
     ModelMismatch: 2,
     OutOfDisk: 2,
+    Unfit: 2,
     IndexBusy: 1,
+    BackendDown: 1,
+    Interrupted: 130,
     OSError: 1,
 }
 

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from tqdm import tqdm
 
 from pipelines.data import DataSet
 from pipelines.protocols import Protocol
-from pipelines.search import ToolSearch
+from pipelines.rewriters import RewriterSettings
+from pipelines.rewritten_systems import Fused, Rewriters, Rewritten, Use
 from pipelines.trec import read_run
+from pipelines.trial import Bench, Place, Trial
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kinds import Context
+from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
 from reward.metrics import DEPTH
-
-CHUNK = 256
-"""Queries asked at a time: what a progress bar moves by."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSettings:
-    """Something that ranks tools: a retriever of an index, or a run file."""
+    """Something that ranks tools: a retriever of an index, with a rewriter before it perhaps, or a run file."""
 
     retriever: str | None = None
     index: str | None = None
     """The config's index when not given."""
     run: str | None = None
     """A TREC run file made elsewhere."""
+    rewriter: str | None = None
+    """One of the config's rewriters; what it writes is searched beside the raw query."""
+    fusion: RewriteFusion | None = None
+    """How the lists of the raw query and of its rewrite become one."""
+    choose_fusion: bool = False
+    """Choose that on the dev split of the same data set."""
 
     def __post_init__(self) -> None:
         if (self.retriever is None) == (self.run is None):
             raise BadInput("a system is either a retriever of an index or a run file")
+        if self.run is not None and self.rewriter is not None:
+            raise BadInput("a run file is final; a rewriter needs a retriever", "rewriter")
+        if self.rewriter is None and (self.fusion is not None or self.choose_fusion):
+            raise BadInput("there is nothing to fuse with the raw query without a `rewriter`")
+        if self.fusion is not None and self.choose_fusion:
+            raise BadInput("either give the fusion or have it chosen, not both", "fusion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +54,71 @@ class Ranked:
     rankings: Mapping[str, Ranking]
     fingerprint: str
     seconds: float | None
+    """With rewriting, where the system rewrites."""
+    fused: Fused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What all systems answered, and the rewriters behind them."""
+
+    systems: Mapping[str, Ranked]
+    rewriters: Mapping[str, Rewritten] = field(default_factory=dict)
 
 
 def ask(
     systems: Mapping[str, SystemSettings],
+    rewriters: Mapping[str, RewriterSettings],
     default_index: str | None,
-    data: DataSet,
-    protocol: Protocol,
-    order: Sequence[str],
+    trial: Trial,
     context: Context,
-) -> dict[str, Ranked]:
-    """Every system's rankings for the queries, in their order."""
-    texts = [data.queries[query].text for query in order]
-    opened: dict[str, Index] = {}
-    answers = {}
+) -> Answers:
+    """Every system's rankings for the queries. What can be refused is refused before anything is asked."""
+    bench, order, data = Bench(trial, context), trial.order(trial.split), trial.data
+    known = {tool.id for tool in data.tools}
+    runs: dict[str, Mapping[str, Ranking]] = {}
+    places: dict[str, Place] = {}
+    uses: dict[str, Use] = {}
     for name, system in systems.items():
         if system.run is not None:
-            rankings = read_run(Path(system.run), {tool.id for tool in data.tools})
-            _same_queries(name, rankings, order)
-            answers[name] = Ranked(rankings, f"run:{Path(system.run).name}", None)
+            runs[name] = read_run(Path(system.run), known)
+            _same_queries(name, runs[name], order)
             continue
-        folder = system.index or default_index
-        if folder is None or system.retriever is None:
-            raise BadInput(f"the system {name!r} names no index, and neither does the config")
-        index = opened.get(folder) or Index(Path(folder), context)
-        opened[folder] = index
-        _same_tools(name, index, data)
-        _refuse_seen(name, index, system.retriever, data, protocol)
-        search = ToolSearch(index, system.retriever)
-        search.find(texts[:1], 1)  # loads the model, so that the time below is the search's own
-        for encoder in context.encoders.values():
-            encoder.forget()
-        found: list[Ranking] = []
-        started = time.perf_counter()
-        steps = range(0, len(texts), CHUNK)
-        for start in tqdm(steps, desc=name, leave=False) if context.show_progress else steps:
-            found.extend(search.find(texts[start : start + CHUNK], DEPTH))
-        answers[name] = Ranked(dict(zip(order, found, strict=True)), search.fingerprint, time.perf_counter() - started)
-    return answers
+        places[name] = _place(name, system, default_index, bench)
+        if system.rewriter is not None:
+            uses[name] = Use(system.rewriter, places[name], system.choose_fusion)
+    behind = Rewriters(bench, rewriters, uses.values())
+    behind.answer()
+    answers = {}
+    for name, system in systems.items():
+        if name in runs:
+            answers[name] = Ranked(runs[name], f"run:{Path(system.run or '').name}", None)
+            continue
+        found, seconds, fused = behind.rank(uses[name], system.fusion) if name in uses else _raw(bench, places[name])
+        ranked = dict(zip(order, found, strict=True))
+        answers[name] = Ranked(ranked, bench.search(places[name]).fingerprint, seconds, fused)
+    return Answers(answers, behind.rewritten())
+
+
+def _raw(bench: Bench, place: Place) -> tuple[list[Ranking], float, None]:
+    """The rankings of a system that does not rewrite, and the seconds they took."""
+    search, raw, texts = bench.search(place), bench.raw(place, bench.trial.split), bench.trial.texts(bench.trial.split)
+    named = bench.timed(
+        lambda: [search.fuse(text, found, (), DEPTH) for text, found in zip(texts, raw.value, strict=True)]
+    )
+    return named.value, raw.seconds + named.seconds, None
+
+
+def _place(name: str, system: SystemSettings, default_index: str | None, bench: Bench) -> Place:
+    """Where a system searches, once it is clear that it may."""
+    folder = system.index or default_index
+    if folder is None or system.retriever is None:
+        raise BadInput(f"the system {name!r} names no index, and neither does the config")
+    place, index = Place(folder, system.retriever), bench.index(folder)
+    _same_tools(name, index, bench.trial.data)
+    _refuse_seen(name, index, system.retriever, bench.trial.data, bench.trial.protocol)
+    bench.search(place)
+    return place
 
 
 def _same_queries(name: str, rankings: Mapping[str, Ranking], order: Sequence[str]) -> None:

@@ -91,7 +91,14 @@ class ServerSettings:
             raise Unfit("concurrency is at least 1, timeout positive, retries and context not negative")
 
 
-BackendSettings = TransformersSettings | VllmSettings | ServerSettings
+@dataclass(frozen=True, slots=True)
+class RulesSettings:
+    """No model at all: the utterance's clauses without names, numbers and courtesies. What a model has to beat."""
+
+    kind: Literal["rules"] = "rules"
+
+
+BackendSettings = TransformersSettings | VllmSettings | ServerSettings | RulesSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""What several tests need: varied tools, an encoder that counts, a model folder, the state of a folder."""
+"""What several tests need: varied tools, an encoder that counts, scripted answers, a model folder, a folder's state."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, Trai
 from retrievers.text import tokens
 from retrievers.tuning.examples import Examples, TrainingSet
 from retrievers.types import Parameter, Tool
+from rewrite.settings import Sampling
+from rewrite.types import Answer, Prompt
 
 BM25_ONLY = {"bm25": BM25Settings()}
 LEARNING = {"dense": DenseSettings(train=DenseTraining(data=(TrainingSource("a data set"),)))}
@@ -103,6 +106,32 @@ class CountingEncoder:
             places.setdefault(digest[0] % self._dimensions)
         vector[list(places)[:4]] = 0.5
         return vector
+
+
+class ScriptedBackend:
+    """Answers as a test says, and a memory of what was asked: for what is counted and fused, not for how models answer.
+
+    `rewrite.backends.base.KINDS` names it in place of a backend: "doubles:ScriptedBackend".
+    """
+
+    script: ClassVar[Callable[[str], str | None]]
+    """What the user's message is answered with; None: it turns out too long."""
+    asked: ClassVar[list[str]] = []
+    context = None
+
+    def __init__(self, *parts: object) -> None:
+        pass
+
+    def count(self, prompts: Sequence[Prompt]) -> list[int] | None:
+        return None
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
+    ) -> list[list[Answer]]:
+        said = [prompt[-1]["content"] for prompt in prompts]
+        self.asked.extend(said)
+        answers = [type(self).script(text) for text in said]
+        return [[] if text is None else [Answer(text, len(text.split()) + 1)] for text in answers]
 
 
 def tiny_model(folder: Path, weights: bytes = b"the weights") -> Path:

@@ -19,10 +19,15 @@ from pipelines.report.data import (
     Change,
     Changes,
     ComparisonRow,
+    FusionRow,
     GroupRow,
     RankedTool,
     ReportData,
+    RewriteFigures,
+    RewriterRow,
+    RewriteSample,
     SystemRow,
+    TriedRow,
 )
 from pipelines.report.wording import bounds, duration, headline, p_clause, percent, points, probability
 
@@ -85,7 +90,31 @@ def make(systems: int = 3, metrics: tuple[str, ...] = METRICS, changes: int = 2,
         changes=tuple(told),
         facts={f"machine{text}": f"a laptop{text}"},
         notes=(f"A note{text}",),
+        rewriters=tuple(rewriter(i, text) for i in range(2)),
+        fusions=tuple(fusion(name, i, text) for i, name in enumerate(names[1:])),
     )
+
+
+def rewriter(number: int, text: str) -> RewriterRow:
+    figures = RewriteFigures(1099, 0.9871, 0.1234, 0.0119, 0.001, 0.0567, 2.345, None if number else 33.3, 0.4321)
+    samples = (
+        RewriteSample("q1", f"is it hot in Athens{text}", "rewritten", (f"weather by city{text}", f"heat index{text}")),
+        RewriteSample("q2", f"hello{text}", "none", ()),
+        RewriteSample("q3", f"what now{text}", "unparseable", (), f"I cannot say{text}"),
+        RewriteSample("q4", f"a long story{text}", "too-long", ()),
+    )
+    return RewriterRow(f"rewriter-{number}{text}", f"a/model{text}", f"needs 1{text}", figures, samples)
+
+
+def fusion(system: str, number: int, text: str) -> FusionRow:
+    if number % 2:
+        return FusionRow(system, f"rewriter-1{text}", f"interleave{text}", 0.0)
+    tried = (
+        TriedRow(f"weighted{text}", 0.3, 0.4567),
+        TriedRow(f"rrf{text}", 0.5, 0.4444),
+        TriedRow("rrf", 1.0, 0.2222),
+    )
+    return FusionRow(system, f"rewriter-0{text}", f"weighted{text}", 0.3, f"recall@5{text}", 123, tried)
 
 
 def rank(data: ReportData, difference: float, p: float) -> ReportData:
@@ -169,6 +198,21 @@ def test_numbers_are_the_data_s() -> None:
     assert "12.3 ms" in page
 
 
+def test_rewrites_are_told_in_figures_fusions_and_samples() -> None:
+    page = words(render(make()))
+    assert "rewriter-0 a/model, template needs 1 98.7 12.3 1.2 0.1 5.7 2.3 33.3 432 ms" in page
+    assert "rewriter-1 a/model, template needs 1 98.7 12.3 1.2 0.1 5.7 2.3 – 432 ms" in page
+    assert "system-1 rewriter-0 weighted 0.3 by Recall@5 of 123 dev queries 45.7 22.2" in page
+    assert "system-2 rewriter-1 interleave 0 by the config – –" in page
+    assert "Tried on dev for system-1" in page
+    assert "rrf 0.5 44.4 rrf 1 22.2" in page
+    assert "is it hot in Athens weather by city heat index" in page
+    assert "hello left alone" in page
+    assert "what now unparseable: I cannot say" in page
+    assert "a long story too long, not asked" in page
+    assert "Rewrites" not in words(render(replace(make(), rewriters=(), fusions=())))
+
+
 def test_bars_are_as_long_as_their_values() -> None:
     data = make(1, ("recall@5",))
     seen = Page(render(data))
@@ -232,6 +276,7 @@ def test_numbers_as_people_read_them() -> None:
         make(1),
         replace(make(), groups=(), changes=(), curve={}, comparisons=(), facts={}, notes=()),
         replace(make(1), systems=(), curve={}, groups=()),
+        replace(make(), rewriters=make().rewriters[:1], fusions=()),
         replace(make(), curve={"system-0": (0.5,), "stranger": (0.2, 0.3)}),
         replace(make(), changes=(Changes("system-1", "system-0", "recall@5", (), (), 0, 0),)),
         make(2, ("my-own@x",)),
@@ -258,7 +303,7 @@ def test_a_browser_shows_it_without_sideways_scrolling_or_errors(tmp_path: Path,
             "width": width,
             "overflow": 0,
             "ready": True,  # the script has run and shows the filter
-            "panels": 3,  # one of each chooser is open
+            "panels": 4,  # one of each chooser is open
             "synced": True,  # a metric chosen in one place is chosen in the other
             "found": 0,  # the filter hides what does not match
         }

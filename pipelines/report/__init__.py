@@ -10,6 +10,7 @@ from pipelines.report.curve import recall_curve
 from pipelines.report.data import ReportData
 from pipelines.report.markup import Html, foreign, join, section, tabs, tag
 from pipelines.report.queries import changes
+from pipelines.report.rewrites import rewrites
 from pipelines.report.tables import comparisons, curve_numbers, groups, systems
 from pipelines.report.wording import FAMILIES, best_challenger, find_comparison, headline, headline_metric, metric_label
 
@@ -51,6 +52,7 @@ def render(data: ReportData) -> str:
         _metrics(data),
         _curve(data),
         _groups(data),
+        rewrites(data),
         changes(data),
     ]
     body = tag("body", _header(data), tag("main", *parts), _footer(data), tag("script", Html(script)))

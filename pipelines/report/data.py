@@ -82,6 +82,77 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class RewriteFigures:
+    """What became of the queries that a rewriter was given; shares are of all of them."""
+
+    queries: int
+    parsed: float
+    """Answered with a rewrite, or deliberately left alone."""
+    none: float
+    """Deliberately left alone."""
+    unparseable: float
+    too_long: float
+    """Not asked: the query alone is more than the model reads."""
+    cut: float
+    """Asked with fewer candidates than the template shows, for want of room."""
+    lines: float | None
+    """The mean of those that were rewritten; None where none was."""
+    tokens: float | None
+    """The mean that was written for each query that was asked; None where nobody counted."""
+    seconds_per_query: float
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteSample:
+    """A query and what a rewriter made of it."""
+
+    query: str
+    """Its id."""
+    utterance: str
+    status: str
+    lines: tuple[str, ...]
+    answer: str = ""
+    """What the model wrote, where nothing in it could be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriterRow:
+    """One rewriter, over all queries."""
+
+    name: str
+    model: str
+    template: str
+    figures: RewriteFigures
+    samples: tuple[RewriteSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRow:
+    """One way to fuse and its score on dev."""
+
+    method: str
+    raw: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRow:
+    """How a system joins the raw query with its rewrite."""
+
+    system: str
+    rewriter: str
+    method: str
+    raw: float
+    """The raw query's share."""
+    metric: str = ""
+    """By what it was chosen on dev; "" where the config chose."""
+    queries: int = 0
+    """Of dev."""
+    tried: tuple[TriedRow, ...] = ()
+    """What was taken, the best others that were tried on dev, and the raw query alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """All of one report."""
 
@@ -102,3 +173,5 @@ class ReportData:
     facts: dict[str, str]
     """Machine, versions, command, seed, date."""
     notes: tuple[str, ...]
+    rewriters: tuple[RewriterRow, ...] = ()
+    fusions: tuple[FusionRow, ...] = ()

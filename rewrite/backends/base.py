@@ -37,6 +37,7 @@ KINDS = {
     "transformers": "rewrite.backends.in_process:TransformersBackend",
     "vllm": "rewrite.backends.vllm_engine:VllmBackend",
     "server": "rewrite.backends.server:ServerBackend",
+    "rules": "rewrite.backends.rules:RulesBackend",
 }
 
 
@@ -45,7 +46,8 @@ def make_backend(
 ) -> Backend:
     """The backend that these settings ask for, with the model of a folder and, where given, a LoRA adapter on it.
 
-    A server has its model already; `model` is then None, and an adapter is loaded into the server by its path.
+    A server has its model already, and rules need none: `model` is then None. An adapter is loaded into a server by its
+    path.
     """
     module, _, name = KINDS[settings.kind].partition(":")
     backend: Backend = getattr(import_module(module), name)(settings, model, adapter, device)

@@ -1,0 +1,64 @@
+"""What is told of several systems: differences from the baseline and their significance, curves, groups of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipelines.data import DataSet
+from pipelines.report.data import ComparisonRow
+from pipelines.significance import bootstrap_intervals, holm, randomisation_test
+from retrievers.errors import BadInput
+from reward.metrics import Judged, recall_at_k
+
+
+def compare(
+    values: Mapping[str, Mapping[str, np.ndarray]], baseline: str, metrics: Sequence[str], seed: int
+) -> tuple[ComparisonRow, ...]:
+    """Every other system against the baseline, in every metric."""
+    pairs = [(name, metric) for name in values if name != baseline for metric in metrics]
+    if not pairs:
+        return ()
+    differences = np.stack([values[name][metric] - values[baseline][metric] for name, metric in pairs], axis=1)
+    p_values = randomisation_test(differences, seed).tolist()
+    bounds = bootstrap_intervals(differences, seed).tolist()
+    corrected = holm(p_values)
+    return tuple(
+        ComparisonRow(
+            name,
+            baseline,
+            metric,
+            round(float(column.mean()), 6),
+            pair(bound),
+            p_value,
+            p_holm,
+            int((column > 1e-12).sum()),
+            int((column < -1e-12).sum()),
+            int((np.abs(column) <= 1e-12).sum()),
+        )
+        for (name, metric), column, bound, p_value, p_holm in zip(
+            pairs, differences.T, bounds, p_values, corrected, strict=True
+        )
+    )
+
+
+def pair(bound: Sequence[float]) -> tuple[float, float]:
+    """An interval as it is written down."""
+    return round(bound[0], 6), round(bound[1], 6)
+
+
+def curve(judged: Judged, upto: int = 20) -> tuple[float, ...]:
+    """Recall at 1, 2, … places."""
+    return tuple(float(recall_at_k(judged, k).mean()) for k in range(1, upto + 1))
+
+
+def groups(data: DataSet, order: Sequence[str], key: str | None) -> dict[str, np.ndarray]:
+    """Which of the queries have which value of a key of their metadata."""
+    if key is None:
+        return {}
+    labels = [data.queries[query].metadata.get(key) for query in order]
+    if all(label is None for label in labels):
+        raise BadInput(f"no query of {data.name} has {key!r} in its metadata to group by")
+    names = sorted({str(label) for label in labels})
+    return {name: np.array([str(label) == name for label in labels]) for name in names}

@@ -1,0 +1,153 @@
+"""Targets of several data sets, read and checked, and the judge of what a rewriter makes of their dev queries."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.search import DEPTH, ToolSearch
+from retrievers.errors import BadInput, ModelMismatch
+from retrievers.index import Index
+from retrievers.kinds import Context
+from retrievers.settings import RewriteFusion
+from reward.metrics import judge, measure, parse_metric
+from rewrite.sft.examples import Example, read_examples
+from rewrite.template import Template, load_template
+from rewrite.types import Rewrite
+
+TOLD = ("dataset", "protocol", "retriever", "fingerprint", "examples", "oracle")
+"""What a card tells of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class SftSource:
+    """Targets of one data set."""
+
+    targets: str
+    """A folder that `rewrite-train targets` wrote."""
+    weight: float = 1.0
+    """How often its examples are seen in an epoch: 0.5 takes every second, 2 each twice."""
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0:
+            raise BadInput("a source's weight must be positive; leave the source out instead", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class DevSettings:
+    """How dev is judged while training."""
+
+    queries: int = 200
+    """Dev queries of every data set, drawn by the seed."""
+    metric: str = "recall@5"
+    fusion: RewriteFusion = field(default_factory=lambda: RewriteFusion("interleave", 0.0))
+    """With the raw query or, at raw: 0, the rewrite alone."""
+    answer_tokens: int = 192
+    batch_size: int = 64
+    samples: int = 4
+    """Rewrites shown in the log at every evaluation."""
+
+    def __post_init__(self) -> None:
+        parse_metric(self.metric)
+        if min(self.queries, self.answer_tokens, self.batch_size) < 1 or self.samples < 0:
+            raise BadInput("queries, answer_tokens and batch_size must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A targets folder, read."""
+
+    name: str
+    """The data set's, with a number behind it where several targets are of one."""
+    facts: Mapping[str, Any]
+    train: list[Example]
+    dev: list[Example]
+    weight: float
+
+
+def read_sources(data: Sequence[SftSource]) -> tuple[list[Source], Template]:
+    """All targets folders, which must share one template and one way of showing tools."""
+    sources: list[Source] = []
+    for each in data:
+        sources.append(_read_source(each, [source.facts["dataset"] for source in sources]))
+    templates = [load_template(Path(each.targets)) for each in data]
+    if any(template != templates[0] for template in templates):
+        raise BadInput("the targets were made with different templates; make them again with one")
+    if templates[0].candidates and len({str(source.facts["phrasing"]) for source in sources}) > 1:
+        raise BadInput("the targets show tools in different phrasings; make them again with one `phrasings`")
+    return sources, templates[0]
+
+
+def _read_source(source: SftSource, before: Sequence[str]) -> Source:
+    folder = Path(source.targets)
+    try:
+        facts = json.loads((folder / "targets.json").read_text(encoding="utf-8"))
+        missing = [key for key in (*TOLD, "index", "phrasing") if key not in facts]
+    except FileNotFoundError as error:
+        raise BadInput(f"no finished targets in {folder}; make them with `rewrite-train targets`") from error
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{folder / 'targets.json'} is damaged; make the targets again") from error
+    if missing:
+        raise BadInput(f"{folder / 'targets.json'} lacks {missing[0]}; make the targets again")
+    train, dev = read_examples(folder / "train.jsonl"), read_examples(folder / "dev.jsonl")
+    if not train or not dev:
+        raise BadInput(f"{folder} has {len(train)} training and {len(dev)} dev examples; both are needed")
+    known = before.count(facts["dataset"])
+    name = f"{facts['dataset']}-{known + 1}" if known else str(facts["dataset"])
+    return Source(name, facts, train, dev, source.weight)
+
+
+def choose_dev(sources: Sequence[Source], queries: int, seed: int) -> list[list[Example]]:
+    """For every data set the dev examples that are judged, drawn by the seed."""
+    return [
+        random.Random(f"{seed}/{source.name}").sample(source.dev, min(queries, len(source.dev))) for source in sources
+    ]
+
+
+def spread(sizes: Sequence[int], count: int) -> list[int]:
+    """Places in the joined list of several sets, taken from each set in turn."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    turns = [(turn, start + turn) for start, size in zip(starts, sizes, strict=True) for turn in range(size)]
+    return sorted(place for _, place in sorted(turns)[:count])
+
+
+class DevJudge:
+    """Judges rewrites of dev queries by what the frozen retrievers find for them."""
+
+    def __init__(
+        self, sources: Sequence[Source], dev: Sequence[list[Example]], settings: DevSettings, context: Context
+    ) -> None:
+        self._settings = settings
+        self._searches: list[tuple[str, ToolSearch, list[Example]]] = []
+        for source, chosen in zip(sources, dev, strict=True):
+            search = ToolSearch(Index(Path(source.facts["index"]), context), source.facts["retriever"])
+            if search.fingerprint != source.facts["fingerprint"]:
+                raise ModelMismatch(
+                    f"the targets of {source.name} were made with another state of {source.facts['index']}; "
+                    "make them again with `rewrite-train targets`"
+                )
+            self._searches.append((source.name, search, chosen))
+        self._raw = [search.ask([each.utterance for each in dev], DEPTH) for _, search, dev in self._searches]
+
+    def __call__(self, rewrites: Sequence[Rewrite]) -> dict[str, float]:
+        """The metric of every data set, and their mean."""
+        metric, start = self._settings.metric, 0
+        found: dict[str, float] = {}
+        for (name, search, dev), raw in zip(self._searches, self._raw, strict=True):
+            lists = search.lists(rewrites[start : start + len(dev)])
+            start += len(dev)
+            fused = [
+                search.fuse(example.utterance, first, lines, DEPTH, self._settings.fusion).ids
+                for example, first, lines in zip(dev, raw, lists, strict=True)
+            ]
+            judged = judge(fused, [frozenset(example.gold) for example in dev])
+            found[f"{name}_{metric}"] = float(measure(metric, judged).mean())
+        return {metric: sum(found.values()) / len(found), **found}
+
+    def raw(self) -> dict[str, float]:
+        """What the raw queries reach."""
+        return self([Rewrite((), "none")] * sum(len(dev) for _, _, dev in self._searches))
