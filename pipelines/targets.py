@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.data import DataSet, Gold, hashed, load_dataset
+from pipelines.data import DataSet, Gold, hashed, load_dataset, some_queries
 from pipelines.own_words import JUDGED_AT, own_words
 from pipelines.phrasing import NAMES, phrase
 from pipelines.protocols import Protocol, apply_protocol
@@ -66,6 +66,8 @@ class TargetsConfig:
     tools again and again learns to name them whatever it is asked, which harms it on tools it has never seen."""
     most_examples: int = 0
     """Training examples at most, drawn by the seed; 0: all."""
+    most_judged: int = 500
+    """Dev queries kept, and dev and test queries looked at for the oracle, at most; drawn by the seed; 0: all."""
     hold_out_tools: float = 0.0
     """The share of tools whose queries are kept out of SFT, for alignment: they go to align.jsonl."""
     seed: int = 0
@@ -76,8 +78,8 @@ class TargetsConfig:
             raise BadInput(f"phrasings are {', '.join(NAMES)}, not {', '.join(unknown) or 'nothing'}", "phrasings")
         if not 0 <= self.abstain < 1 or not 0 <= self.hold_out_tools < 1:
             raise BadInput("abstain and hold_out_tools are shares, from 0 to below 1")
-        if self.served_at < 1 or min(self.seed, self.most_per_tool, self.most_examples) < 0:
-            raise BadInput("served_at must be at least 1, seed, most_per_tool and most_examples not negative")
+        if self.served_at < 1 or min(self.seed, self.most_per_tool, self.most_examples, self.most_judged) < 0:
+            raise BadInput("served_at must be at least 1, seed and every most_ not negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
     search.check_tools(tool.id for tool in data.tools)
     queries = choose_queries(data.gold["train"], config)
     splits = {"train": queries.train, "align": queries.align}
-    splits |= {split: data.gold[split] for split in ("dev", "test") if data.gold.get(split)}
+    judged = some_queries(data, config.most_judged, config.seed) if config.most_judged else data
+    splits |= {split: judged.gold[split] for split in ("dev", "test") if data.gold.get(split)}
     maker = _Maker(config, data, template, search, splits)
     told = {split: maker.told(split) for split in splits if split in ("dev", "test")}
     examples: dict[str, list[Example]] = {"dev": []}
