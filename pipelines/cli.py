@@ -75,6 +75,10 @@ def train(argv: Sequence[str] | None = None) -> int:
     sft.set_defaults(handler=_later("train_commands", "sft"))
     _config_arguments(sft, "configs/sft/")
     sft.add_argument("--resume", action="store_true", help="go on where the run in the output folder stopped")
+    sft.description = (
+        "Fine-tune a language model on targets; dev is judged by retrieval on the way and the best checkpoint is kept. "
+        "Ctrl-C leaves a checkpoint. On several GPUs: accelerate launch $(which rewrite-train) sft CONFIG"
+    )
     for command in (targets, sft):
         command.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
     merge = commands.add_parser("merge", help="adapter + base model -> one model folder", epilog=EXITS)

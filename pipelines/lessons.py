@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines.choosing import Case, Tried, choose_fusion
 from pipelines.search import DEPTH, ToolSearch
 from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
 from retrievers.kinds import Context
 from retrievers.settings import RewriteFusion
-from reward.metrics import judge, measure, parse_metric
+from reward.metrics import parse_metric
 from rewrite.sft.examples import Example, read_examples
 from rewrite.template import Template, load_template
 from rewrite.types import Rewrite
@@ -135,18 +136,26 @@ class DevJudge:
 
     def __call__(self, rewrites: Sequence[Rewrite]) -> dict[str, float]:
         """The metric of every data set, and their mean."""
-        metric, start = self._settings.metric, 0
-        found: dict[str, float] = {}
-        for (name, search, dev), raw in zip(self._searches, self._raw, strict=True):
+        metric, fusion = self._settings.metric, self._settings.fusion
+        names = [name for name, _, _ in self._searches]
+        found = {
+            f"{name}_{metric}": float(case.scores(fusion, metric).mean())
+            for name, case in zip(names, self._cases(rewrites), strict=True)
+        }
+        return {metric: sum(found.values()) / len(found), **found}
+
+    def fusion(self, rewrites: Sequence[Rewrite]) -> list[Tried]:
+        """How the rewrites are best joined with the raw queries, over all data sets: the chosen way first."""
+        return choose_fusion(self._cases(rewrites), self._settings.metric)
+
+    def _cases(self, rewrites: Sequence[Rewrite]) -> list[Case]:
+        cases, start = [], 0
+        for (_, search, dev), raw in zip(self._searches, self._raw, strict=True):
             lists = search.lists(rewrites[start : start + len(dev)])
             start += len(dev)
-            fused = [
-                search.fuse(example.utterance, first, lines, DEPTH, self._settings.fusion).ids
-                for example, first, lines in zip(dev, raw, lists, strict=True)
-            ]
-            judged = judge(fused, [frozenset(example.gold) for example in dev])
-            found[f"{name}_{metric}"] = float(measure(metric, judged).mean())
-        return {metric: sum(found.values()) / len(found), **found}
+            gold = [frozenset(example.gold) for example in dev]
+            cases.append(Case(search, [example.utterance for example in dev], raw, lists, gold))
+        return cases
 
     def raw(self) -> dict[str, float]:
         """What the raw queries reach."""

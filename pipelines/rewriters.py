@@ -10,6 +10,7 @@ from pipelines.models import find_model
 from pipelines.phrasing import NAMES
 from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
+from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
 from rewrite.folder import RewriterFolder, open_folder
 from rewrite.rewriter import Rewriter
@@ -68,6 +69,8 @@ class Parts:
     """What a trained rewriter has learned from, as its card tells."""
     facts: dict[str, Any]
     """The rest that is worth writing down."""
+    fusion: RewriteFusion | None = None
+    """How a trained rewriter is best joined with the raw query."""
 
 
 def find_parts(settings: RewriterSettings) -> Parts:
@@ -98,7 +101,8 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str
     model: Path | None = None
     if settings.backend.kind != "server":
         model = folder.path if folder.adapter is None else _base_model(folder, settings.base)
-    return Parts(folder.template, card.phrasing or PHRASING, model, folder.adapter, card.data, facts)
+    fusion = RewriteFusion(**card.fusion) if card.fusion else None
+    return Parts(folder.template, card.phrasing or PHRASING, model, folder.adapter, card.data, facts, fusion)
 
 
 def _base_model(folder: RewriterFolder, named: str | None) -> Path:

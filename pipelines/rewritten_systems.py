@@ -90,7 +90,8 @@ class Rewriters:
         """The system's rankings, the seconds they took with all that led to them, and how they were fused."""
         bench, split, search = self._bench, self._bench.trial.split, self._bench.search(use.place)
         tried = tuple(self._tried(use)) if use.choose else ()
-        chosen = tried[0].fusion if tried else fusion or RewriteFusion()
+        brought = self._parts[use.rewriter].fusion or RewriteFusion()
+        chosen = tried[0].fusion if tried else fusion or brought
         raw, rewrites, lists = bench.raw(use.place, split), self._answers(use, split), self._found(use, split)
         texts = bench.trial.texts(split)
         fused = bench.timed(

@@ -32,7 +32,7 @@ class SystemSettings:
     rewriter: str | None = None
     """One of the config's rewriters; what it writes is searched beside the raw query."""
     fusion: RewriteFusion | None = None
-    """How the lists of the raw query and of its rewrite become one."""
+    """How the lists of the raw query and of its rewrite become one; as the rewriter's card says when not given."""
     choose_fusion: bool = False
     """Choose that on the dev split of the same data set."""
 

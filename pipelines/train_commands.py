@@ -9,11 +9,15 @@ from pathlib import Path
 
 from pipelines import config as configs
 from pipelines.index import make_context
+from pipelines.rewriters import RewriterSettings, find_parts
 from pipelines.runs import as_json, write_files
-from pipelines.sft import SftConfig, run_sft
+from pipelines.sft import SftConfig, is_finished, run_sft
 from pipelines.targets import TargetsConfig, make_targets
 from retrievers.encoder import check_device
+from retrievers.errors import BadInput
+from retrievers.index.files import disk_room
 from rewrite.sft.examples import write_examples
+from rewrite.sft.ranks import first
 from rewrite.template import FILE
 
 
@@ -25,15 +29,21 @@ def targets(arguments: argparse.Namespace) -> int:
     made = make_targets(config, make_context(arguments.device, sys.stderr.isatty()))
     files = {f"{split}.jsonl": write_examples(examples) for split, examples in made.splits.items()}
     files |= {FILE: made.template.dump(), "config.yaml": configs.dump(config), "targets.json": as_json(made.facts)}
+    if (before := Path(config.output) / "targets.json").is_file():
+        before.unlink()  # written last: a folder that holds half of two targets is not one
     write_files(Path(config.output), files)
     facts = made.facts
     counts = ", ".join(f"{count} {split}" for split, count in facts["examples"].items())
     print(f"{config.output}: {counts} examples, {facts['abstained']} of them leave the query alone")
     told = "each tool's best phrasing" if config.choose == "tool" else f"chosen for all: {facts['phrasing']}"
-    print(f"phrasings ({told}): " + ", ".join(f"{name} {value:.3f}" for name, value in facts["phrasings"].items()))
-    for label in ("raw", "oracle"):
+    if facts["phrasings"]:
+        print(f"phrasings ({told}): " + ", ".join(f"{name} {value:.3f}" for name, value in facts["phrasings"].items()))
+    for label in ("raw", "oracle", "oracle_fused"):
         for split, scores in facts[label].items():
-            print(f"{label:>6} {split:>5}: " + ", ".join(f"{metric} {value:.3f}" for metric, value in scores.items()))
+            print(
+                f"{label.replace('_', ' '):>12} {split:>5}: "
+                + ", ".join(f"{metric} {value:.3f}" for metric, value in scores.items())
+            )
     return 0
 
 
@@ -42,11 +52,35 @@ def sft(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(configs.dump(config).rstrip())
         return 0
-    device = check_device(arguments.device)
-    context = make_context(device, sys.stderr.isatty())
-    folder = run_sft(config, context, arguments.resume, device.startswith("cuda"))
+    device, before = check_device(arguments.device), is_finished(Path(config.output))
+    folder = run_sft(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
+    if not first():
+        return 0
+    if before:
+        print(f"the run in {config.output} was finished before; nothing was done")
     metrics = json.loads((Path(config.output) / "metrics.json").read_text(encoding="utf-8"))
-    name = config.evaluation.metric
+    name, facts = config.evaluation.metric, metrics["training"]
+    if facts["candidates_cut"] or facts["dropped"]:
+        longest = f"most_tokens ({config.training.most_tokens})"
+        print(
+            f"{facts['candidates_cut']} examples lost candidates and {facts['dropped']} were left out to fit {longest}"
+        )
+    if facts["last_loss"] > facts["first_loss"]:
+        print(f"the loss rose from {facts['first_loss']:.3f} to {facts['last_loss']:.3f}; try a lower learning_rate")
     print(f"dev {name}: raw {metrics['raw'][name]:.3f}, rewritten {metrics['best']:.3f} (step {metrics['step']})")
+    chosen = metrics["fusion"][0]
+    how = "not used at all" if chosen["fusion"]["raw"] == 1 else "{method}, raw {raw:g}".format(**chosen["fusion"])
+    print(f"beside the raw query, chosen on dev: {how} ({name} {chosen['score']:.3f})")
     print(folder)
+    return 0
+
+
+def merge(arguments: argparse.Namespace) -> int:
+    from rewrite.merge import merge as merged
+
+    parts = find_parts(RewriterSettings(path=str(arguments.rewriter), base=arguments.base))
+    if parts.model is None or parts.adapter is None:
+        raise BadInput(f"the rewriter in {arguments.rewriter} is a whole model already; there is nothing to merge")
+    with disk_room(arguments.output):
+        print(merged(parts.adapter, parts.model, arguments.output))
     return 0

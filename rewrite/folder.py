@@ -6,7 +6,13 @@ tokenizer files, template.yaml, rewriter.json, README.md
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +35,8 @@ class Card:
     method: Literal["lora", "full"]
     phrasing: str = ""
     """How tools are shown to it, where its template shows some."""
+    fusion: dict[str, Any] = field(default_factory=dict)
+    """How its lists are best joined with the raw query's, chosen on dev: method, share of the raw query, and so on."""
     metric: str = "recall@5"
     data: list[dict[str, Any]] = field(default_factory=list)
     """For each data set: name, protocol, examples, the retriever's fingerprint."""
@@ -70,11 +78,36 @@ def open_folder(path: Path) -> RewriterFolder:
     return RewriterFolder(path, card, load_template(path))
 
 
-def finish_folder(path: Path, card: Card, template: Template) -> None:
-    """Adds template and card to a folder that holds the weights; the card last."""
-    (path / FILE).write_text(template.dump(), encoding="utf-8")
-    (path / "README.md").write_text(readme(card, template), encoding="utf-8")
-    (path / CARD).write_text(json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def save_folder(path: Path, model: Any, tokenizer: Any, card: Card, template: Template) -> None:
+    """Writes a rewriter whole or not at all: under another name first, the card last, then renamed."""
+    part = path.with_name(f"{path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with disk_errors():
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+            (part / FILE).write_text(template.dump(), encoding="utf-8")
+            (part / "README.md").write_text(readme(card, template), encoding="utf-8")
+            (part / CARD).write_text(json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        shutil.rmtree(path, ignore_errors=True)
+        part.rename(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Lets what safetensors and torch make of a full disk be the OSError that it is."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))  # safetensors
+        code = int(number[1]) if number else errno.ENOSPC if "inline_container" in str(error) else None  # torch.save
+        if code is None:
+            raise
+        raise OSError(code, os.strerror(code)) from error
 
 
 def readme(card: Card, template: Template) -> str:
@@ -98,6 +131,8 @@ lies beside it as {FILE}: use no other.
 | metric | value |
 |---|---|
 {figures}
+
+Beside the raw query, chosen on dev: {json.dumps(card.fusion)}
 
 ## Data and frozen retrievers
 {data}

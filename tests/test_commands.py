@@ -16,14 +16,19 @@ from pipelines import cli
 from pipelines import config as configs
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
+from pipelines.sft import SftConfig
+from pipelines.targets import TargetsConfig
 from retrievers.index import Index
 from retrievers.kinds import Context
 from retrievers.types import Tool
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-SUBCOMMANDS = {"rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"]}
-CONFIG_KINDS = {"index": IndexConfig, "eval": EvalConfig}
+SUBCOMMANDS = {
+    "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"],
+    "rewrite-train": ["targets", "sft", "merge"],
+}
+CONFIG_KINDS = {"index": IndexConfig, "eval": EvalConfig, "targets": TargetsConfig, "sft": SftConfig}
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 
 

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jinja2 import TemplateError
+
+from rewrite.backends.model_folder import must_chat
 from rewrite.errors import Unfit
 from rewrite.sft.examples import Example
 from rewrite.template import Template
+from rewrite.types import Message, Prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows, and what had to be done to make them fit."""
 
-    prompts: list[list[dict[str, str]]]
-    completions: list[list[dict[str, str]]]
+    prompts: list[Prompt]
+    completions: list[list[Message]]
     tokens: int
     """Of all rows together."""
+    longest: int
     cut: int
     """Examples that lost candidates."""
     dropped: int
@@ -27,21 +32,18 @@ class Rows:
 
 def make_rows(template: Template, tokenizer: Any, examples: Sequence[Example], most_tokens: int) -> Rows:
     """One row an example. Candidates are cut from the back until it fits, the utterance never."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise Unfit(
-            "the base model has no chat template, so that nobody knows where a prompt ends; take an instruct model"
-        )
+    must_chat(tokenizer)
     fitting: dict[int, Example] = {}
     waiting = dict(enumerate(examples))
-    tokens = 0
+    sizes: list[int] = []
     while waiting:
         rows = [[*template.render(each.ask), _answer(template, each)] for each in waiting.values()]
-        lengths = [len(ids) for ids in tokenizer.apply_chat_template(rows, return_dict=False)]
+        lengths = _lengths(tokenizer, rows)
         again: dict[int, Example] = {}
         for (place, example), length in zip(waiting.items(), lengths, strict=True):
             if length <= most_tokens:
                 fitting[place] = example
-                tokens += length
+                sizes.append(length)
             elif example.candidates and template.candidates:
                 shown = example.candidates[: template.candidates]
                 again[place] = replace(example, candidates=shown[:-1])
@@ -52,11 +54,22 @@ def make_rows(template: Template, tokenizer: Any, examples: Sequence[Example], m
     return Rows(
         [template.render(fitting[place].ask) for place in places],
         [[_answer(template, fitting[place])] for place in places],
-        tokens,
+        sum(sizes),
+        max(sizes),
         sum(fitting[place] is not examples[place] for place in places),
         len(examples) - len(places),
     )
 
 
-def _answer(template: Template, example: Example) -> dict[str, str]:
+def _lengths(tokenizer: Any, rows: Sequence[Sequence[Message]]) -> list[int]:
+    try:
+        return [len(tokens) for tokens in tokenizer.apply_chat_template(rows, return_dict=False)]
+    except TemplateError as error:
+        raise Unfit(
+            f"the chat template of {tokenizer.name_or_path} refuses the prompt: {error}; "
+            "some models take no system message: leave `system` of the prompt template empty"
+        ) from error
+
+
+def _answer(template: Template, example: Example) -> Message:
     return {"role": "assistant", "content": template.write(example.lines)}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,48 +11,33 @@ import torch
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, EarlyStoppingCallback
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import AutoModelForCausalLM, EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
+from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers.trainer_callback import TrainerState
+from transformers.utils import logging as transformers_logging
+from transformers.utils.import_utils import is_flash_attn_2_available
 from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import SFTTrainer
 
-from rewrite.backends.in_process import TransformersBackend
+from rewrite.backends.model_folder import in_short, load_tokenizer
 from rewrite.errors import Interrupted, Unfit
-from rewrite.rewriter import Rewriter
-from rewrite.settings import Sampling, SftSettings
-from rewrite.sft.examples import Example
+from rewrite.settings import SftSettings
+from rewrite.sft import checkpoints
+from rewrite.sft.estimate import estimate
+from rewrite.sft.journal import Journal
+from rewrite.sft.ranks import first, world
+from rewrite.sft.reporting import check_reporters
 from rewrite.sft.rows import Rows, make_rows
-from rewrite.sft.watch import Stopper, Writer
-from rewrite.template import Template
-from rewrite.types import Rewrite
+from rewrite.sft.trainer import RewriterTrainer, Task
+from rewrite.sft.watch import Bar, Recorder, Rhythm, Stopper, say
 
-Judge = Callable[[Sequence[Rewrite]], Mapping[str, float]]
-"""Rewrites of the dev examples, in their order -> metrics, by retrieval. Its trouble ends the run."""
 MANY = 5_000
 """Rows from which on several processes prepare them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is to be learned, and how it is judged."""
-
-    base: Path
-    template: Template
-    train: Sequence[Example]
-    dev: Sequence[Example]
-    judge: Judge
-    metric: str
-    """The one of the judge's metrics that picks the best checkpoint."""
-    answer_tokens: int = 192
-    """Tokens after which an answer is cut in evaluation."""
-    eval_batch: int = 64
-    samples: int = 4
-    """Rewrites shown at every evaluation."""
+NEVER = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A finished run."""
+    """A finished run, its best model loaded."""
 
     model: Any
     tokenizer: Any
@@ -65,130 +47,116 @@ class Trained:
     facts: dict[str, Any]
 
 
-def load_base(base: Path, cuda: bool) -> tuple[Any, Any]:
-    """Model and tokenizer, in float32: the optimizer needs the precision, mixed precision gives the speed."""
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    if not tokenizer.chat_template:
-        raise Unfit(f"the base model in {base} has no chat template; take an instruct model")
+def train(task: Task, settings: SftSettings, work: Path, resume: bool, progress: bool, cuda: bool) -> Trained:
+    """Trains in `work/checkpoints`; with `resume` it goes on where a stopped or killed run left off."""
+    check_reporters(settings.report_to)
+    _quiet(progress)
+    tokenizer = padded(load_tokenizer(task.base))
+    rows = make_rows(task.template, tokenizer, task.train, settings.most_tokens)
+    dev = make_rows(task.template, tokenizer, task.dev, settings.most_tokens)
+    folder = work / "checkpoints"
+    arguments = _arguments(folder, settings, task.metric, len(rows.prompts), cuda)
+    if first():
+        for line in estimate(task.base, settings, rows, arguments.device, bool(arguments.bf16), world()).told():
+            say(line)
+        checkpoints.remove_torn(folder)
+    arguments.distributed_state.wait_for_everyone()
+    last = checkpoints.last(folder) if resume else None
+    state = checkpoints.read_state(last) if last else {}
+    recorder = Recorder(Journal(work, int(state.get("global_step", 0)))) if first() else None
+    stopper = Stopper()
+    set_seed(settings.seed)  # before the adapter is made: it starts at random
+    trainer = RewriterTrainer(
+        task,
+        recorder,
+        progress,
+        model=load_base(task.base, bool(arguments.packing)),
+        args=arguments,
+        train_dataset=_dataset(rows),
+        eval_dataset=_dataset(dev),
+        processing_class=tokenizer,
+        peft_config=_lora(settings),
+        callbacks=[Rhythm(settings.evaluations), stopper, EarlyStoppingCallback(settings.patience)],
+    )
+    _listeners(trainer, recorder, work, settings, progress and first())
+    if last and checkpoints.is_done(state, f"eval_{task.metric}", settings.patience):
+        trainer.state = TrainerState.load_from_json(str(last / checkpoints.STATE))
+        trainer._load_best_model()
+    else:
+        with stopper:
+            trainer.train(resume_from_checkpoint=str(last) if last else None)
+    if stopper.stopped:
+        done, steps = trainer.state.global_step, trainer.state.max_steps
+        raise Interrupted(f"stopped after step {done} of {steps}; a checkpoint is kept, `--resume` goes on from it")
+    return _trained(trainer, tokenizer, rows, task.metric, recorder)
+
+
+def padded(tokenizer: Any) -> Any:
+    """The tokenizer with padding that is not its end token: else a model would not learn where an answer ends."""
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
         spare = [token for token in ("<|endoftext|>", "<pad>", "<unk>") if token in tokenizer.get_vocab()]
         tokenizer.pad_token = next((token for token in spare if token != tokenizer.eos_token), tokenizer.eos_token)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    return model, tokenizer
+    return tokenizer
 
 
-def train(task: Task, settings: SftSettings, work: Path, resume: bool, progress: bool, cuda: bool) -> Trained:
-    """Trains in `work/checkpoints`; with `resume` it goes on where a stopped or killed run left off."""
+def load_base(base: Path, flash: bool) -> Any:
+    """The model in float32: the optimizer needs the precision, mixed precision gives the speed."""
+    how = {"attn_implementation": "flash_attention_2"} if flash and is_flash_attn_2_available() else {}
+    try:
+        return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
+
+
+def _quiet(progress: bool) -> None:
+    """No bars where nobody looks."""
     if not progress:
         datasets_logging.disable_progress_bar()
-    model, tokenizer = load_base(task.base, cuda)
-    rows = make_rows(task.template, tokenizer, task.train, settings.most_tokens)
-    folder = work / "checkpoints"
-    steps = step_count(settings, len(rows.prompts), _world())
-    writer, stopper = Writer(work / "metrics.jsonl", progress), Stopper()
-    trainer = _Trainer(
-        task,
-        writer,
-        model=model,
-        args=_arguments(folder, settings, task.metric, len(rows.prompts), cuda, progress),
-        train_dataset=Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions}),
-        eval_dataset=_eval_rows(task, tokenizer, settings),
-        processing_class=tokenizer,
-        peft_config=_lora(settings),
-        callbacks=[writer, stopper, EarlyStoppingCallback(settings.patience)],
-    )
-    remove_torn(folder)
-    last = get_last_checkpoint(str(folder)) if resume and folder.is_dir() else None  # type: ignore[no-untyped-call]
-    with stopper:
-        trainer.train(resume_from_checkpoint=last)
-    if stopper.asked:
-        done = trainer.state.global_step
-        raise Interrupted(f"stopped after step {done} of {steps}; a checkpoint is kept, `--resume` goes on from it")
-    return Trained(
-        trainer.accelerator.unwrap_model(trainer.model),
-        tokenizer,
-        float(trainer.state.best_metric or 0.0),
-        int(trainer.state.best_global_step or trainer.state.global_step),
-        [row for row in trainer.state.log_history if f"eval_{task.metric}" in row],
-        _facts(rows, trainer, steps),
-    )
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-class _Trainer(SFTTrainer):
-    """TRL's trainer, whose evaluation also writes rewrites of dev and has them judged by retrieval."""
+def _listeners(
+    trainer: RewriterTrainer, recorder: Recorder | None, work: Path, settings: SftSettings, progress: bool
+) -> None:
+    """Ours in place of the library's, which print among the command's results."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if recorder is not None:
+        trainer.add_callback(recorder)
+        if "tensorboard" in settings.report_to:
+            from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, task: Task, writer: Writer, **settings: Any) -> None:
-        self._task, self._writer = task, writer
-        self.judged_seconds = 0.0
-        super().__init__(**settings)
-
-    def evaluation_loop(self, *arguments: Any, **settings: Any) -> Any:
-        """The library's loop, which gives the loss, and ours."""
-        output: Any = super().evaluation_loop(*arguments, **settings)
-        prefix = settings.get("metric_key_prefix", "eval")
-        started = time.perf_counter()
-        found: list[dict[str, float] | None] = [None]
-        if self.accelerator.is_main_process:
-            found[0] = self._judge()
-        if self.accelerator.num_processes > 1:
-            torch.distributed.broadcast_object_list(found)
-        output.metrics.update({f"{prefix}_{name}": value for name, value in (found[0] or {}).items()})
-        self.judged_seconds += time.perf_counter() - started
-        return output
-
-    def _judge(self) -> dict[str, float]:
-        task = self._task
-        model = self.accelerator.unwrap_model(self.model)
-        backend = TransformersBackend.around(model, self.processing_class, task.eval_batch)
-        rewriter = Rewriter(task.template, backend, Sampling(most_tokens=task.answer_tokens))
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=bool(self.args.bf16)):
-            rewrites = rewriter.rewrite([example.ask for example in task.dev], self._writer.progress)
-        metrics = dict(task.judge(rewrites))
-        metrics["parsed"] = sum(each.status in ("rewritten", "none") for each in rewrites) / len(rewrites)
-        metrics["lines"] = sum(len(each.lines) for each in rewrites) / len(rewrites)
-        self._writer.samples(self.state.global_step, metrics, task.dev[: task.samples], rewrites[: task.samples])
-        return metrics
-
-    def create_model_card(self, *arguments: Any, **settings: Any) -> None:
-        """Ours is written with the rewriter."""
+            trainer.add_callback(TensorBoardCallback(SummaryWriter(str(work / "tensorboard"))))  # type: ignore[no-untyped-call]
+    if progress:
+        trainer.add_callback(Bar)
 
 
-def remove_torn(folder: Path) -> None:
-    """Removes checkpoints that a kill or a full disk left half written: their state is what is written last."""
-    for half in folder.glob("checkpoint-*"):
-        if not (half / "trainer_state.json").exists():
-            shutil.rmtree(half)
-
-
-def _eval_rows(task: Task, tokenizer: Any, settings: SftSettings) -> Dataset:
-    rows = make_rows(task.template, tokenizer, task.dev, settings.most_tokens)
+def _dataset(rows: Rows) -> Dataset:
     return Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions})
 
 
-def _facts(rows: Rows, trainer: SFTTrainer, steps: int) -> dict[str, Any]:
-    summary = next((row for row in reversed(trainer.state.log_history) if "train_runtime" in row), {})
-    parameters = list(trainer.accelerator.unwrap_model(trainer.model).parameters())
-    return {
+def _trained(trainer: RewriterTrainer, tokenizer: Any, rows: Rows, metric: str, recorder: Recorder | None) -> Trained:
+    state = trainer.state
+    if state.best_metric is None or state.best_global_step is None:
+        raise RuntimeError("the run ended without an evaluation")
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    losses = [row["loss"] for row in state.log_history if "loss" in row]
+    facts = {
         "examples": len(rows.prompts),
         "tokens": rows.tokens,
         "candidates_cut": rows.cut,
         "dropped": rows.dropped,
-        "steps": steps,
-        "parameters": sum(each.numel() for each in parameters),
-        "trained_parameters": sum(each.numel() for each in parameters if each.requires_grad),
-        "seconds": round(summary.get("train_runtime", 0.0), 1),
-        "evaluation_seconds": round(getattr(trainer, "judged_seconds", 0.0), 1),
+        "steps": state.max_steps,
+        "done": state.global_step,
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "trained_parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
+        "first_loss": losses[0],
+        "last_loss": losses[-1],
+        "seconds": recorder.journal.seconds if recorder else 0.0,
+        "evaluation_seconds": round(trainer.judged_seconds, 1),
     }
-
-
-def step_count(settings: SftSettings, rows: int, world: int = 1) -> int:
-    """Optimizer steps of a whole run, where rows are not packed."""
-    per_epoch = max(1, -(-rows // (settings.batch_size * settings.accumulate * world)))
-    return max(1, round(per_epoch * settings.epochs))
-
-
-def _world() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    history = [row for row in state.log_history if f"eval_{metric}" in row]
+    return Trained(model, tokenizer, float(state.best_metric), int(state.best_global_step), history, facts)
 
 
 def _lora(settings: SftSettings) -> LoraConfig | None:
@@ -204,18 +172,15 @@ def _lora(settings: SftSettings) -> LoraConfig | None:
     )
 
 
-def _packing(settings: SftSettings, cuda: bool) -> bool:
-    if settings.packing is not None:
-        return settings.packing
-    from transformers.utils.import_utils import is_flash_attn_2_available
-
-    return cuda and bool(is_flash_attn_2_available())
-
-
-def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda: bool, progress: bool) -> SFTConfig:
+def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda: bool) -> SFTConfig:
+    if cuda and world() == 1 and torch.cuda.device_count() > 1:
+        count = torch.cuda.device_count()
+        raise Unfit(
+            f"there are {count} GPUs; start `accelerate launch --num_processes {count} $(which rewrite-train) sft …`, "
+            "or set CUDA_VISIBLE_DEVICES=0 to use one"
+        )
     half = cuda and torch.cuda.is_bf16_supported()
-    packing = _packing(settings, cuda)
-    every = 0.99999 / settings.evaluations  # a share of all steps; a whole 1 would be one step
+    packing = settings.packing if settings.packing is not None else cuda and bool(is_flash_attn_2_available())
     return SFTConfig(
         output_dir=str(folder),
         num_train_epochs=settings.epochs,
@@ -234,11 +199,12 @@ def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda
         bf16=half,
         fp16=cuda and not half,
         use_cpu=not cuda,
+        ddp_find_unused_parameters=False,
         seed=settings.seed,
         eval_strategy="steps",
-        eval_steps=every,
+        eval_steps=NEVER,  # the rhythm is ours
         save_strategy="steps",
-        save_steps=every,
+        save_steps=NEVER,
         save_total_limit=2,
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{metric}",
@@ -246,7 +212,7 @@ def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda
         restore_callback_states_from_checkpoint=True,  # early stopping goes on counting
         logging_steps=10,
         logging_first_step=True,
-        disable_tqdm=not progress,
-        report_to=list(settings.report_to) or "none",
+        disable_tqdm=True,
+        report_to=[name for name in settings.report_to if name != "tensorboard"] or "none",
         dataloader_pin_memory=cuda,
     )

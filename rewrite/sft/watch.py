@@ -1,59 +1,82 @@
-"""What stands beside a training: figures and samples as they come, and a hand on the brake."""
+"""What stands beside a training: figures as they come, the rhythm of evaluations, and a hand on the brake."""
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from transformers import TrainerCallback
+import torch
+from transformers import ProgressCallback, TrainerCallback
 
 from rewrite.sft.examples import Example
+from rewrite.sft.journal import Journal
+from rewrite.sft.ranks import first
 from rewrite.types import Rewrite
 
+TOLD = ("loss", "eval_loss", "learning_rate", "grad_norm")
+AT_ONCE = 1.0
+"""Seconds in which a second signal is the first one again: a launcher passes on the Ctrl-C that everyone heard."""
 
-class Writer(TrainerCallback):
-    """Every figure into metrics.jsonl, every evaluation with some rewrites to the terminal and into samples.md."""
 
-    def __init__(self, path: Path, progress: bool) -> None:
-        self._path, self.progress = path, progress
+class Recorder(TrainerCallback):
+    """Every figure into the journal, and what matters most to the terminal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-        """One line of JSON a log entry."""
-        if state.is_world_process_zero and logs:
-            with self._path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+        """One line a log entry."""
+        self.journal.figures(state.global_step, logs or {})
+        told = ", ".join(f"{name} {logs[name]:.4g}" for name in TOLD if logs and name in logs)
+        if told:
+            say(f"step {state.global_step} of {state.max_steps}: {told}")
 
     def samples(
         self, step: int, metrics: Mapping[str, float], examples: Sequence[Example], rewrites: Sequence[Rewrite]
     ) -> None:
         """A table of what the model now writes."""
         figures = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
-        rows = [f"\n## step {step}: {figures}\n", "| utterance | rewrite | target |", "|---|---|---|"]
+        rows = [figures, "", "| utterance | rewrite | target |", "|---|---|---|"]
         for example, rewrite in zip(examples, rewrites, strict=True):
             written = "; ".join(rewrite.lines) or rewrite.status
             cells = (example.utterance, written, "; ".join(example.lines) or "none")
             rows.append("| " + " | ".join(_cell(text) for text in cells) + " |")
         table = "\n".join(rows) + "\n"
-        with (self._path.parent / "samples.md").open("a", encoding="utf-8") as stream:
-            stream.write(table)
-        print(table, file=sys.stderr, flush=True)  # noqa: T201 - the log that the user watches
+        self.journal.samples(step, table)
+        say(f"dev at step {step}: {table}")
 
 
-def _cell(text: str) -> str:
-    short = text if len(text) <= 160 else text[:159] + "…"
-    return " ".join(short.split()).replace("|", "\\|")
+class Bar(ProgressCallback):
+    """The library's progress bar without its figures, which it would print among the command's results."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Nothing: the recorder tells."""
+
+
+class Rhythm(TrainerCallback):
+    """Evaluations evenly over the run, the last one at its end; each with a checkpoint."""
+
+    def __init__(self, evaluations: int) -> None:
+        self._evaluations = evaluations
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Asks for both at the steps that are due."""
+        due = {-(-number * state.max_steps // self._evaluations) for number in range(1, self._evaluations + 1)}
+        if state.global_step in due:
+            control.should_evaluate = control.should_save = True
 
 
 class Stopper(TrainerCallback):
     """Ctrl-C or a polite kill ends the run after the step under way, with a checkpoint; the second one ends it now."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.stopped = False
+        """True where the run was ended before its time."""
+        self._asked = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Stopper:
@@ -70,12 +93,30 @@ class Stopper(TrainerCallback):
             signal.signal(each, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        now = time.monotonic()
+        if not self._asked:
+            self._asked = now
+            say("stopping after this step; once more to stop at once")
+        elif now - self._asked > AT_ONCE:
             raise KeyboardInterrupt
-        self.asked = True
-        print("stopping after this step; once more to stop at once", file=sys.stderr, flush=True)  # noqa: T201
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Saves and stops when it was asked."""
-        if self.asked:
-            control.should_save = control.should_training_stop = True
+        """Saves and stops when it was asked, in all processes after the same step."""
+        asked = bool(self._asked)
+        if torch.distributed.is_initialized():
+            heard = torch.tensor(float(asked), device=args.device)
+            torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX)
+            asked = bool(heard.item())
+        if asked and state.global_step < state.max_steps:
+            self.stopped = control.should_save = control.should_training_stop = True
+
+
+def say(text: str) -> None:
+    """A line in the log that the user watches, once however many processes train."""
+    if first():
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _cell(text: str) -> str:
+    short = text if len(text) <= 160 else text[:159] + "…"
+    return " ".join(short.split()).replace("|", "\\|")

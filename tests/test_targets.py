@@ -1,0 +1,208 @@
+"""What a rewriter should answer: best phrasings, order, abstention, held out tools, and an honest oracle."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import make_data, write
+
+from pipelines import cli
+from pipelines.data import load_dataset
+from pipelines.index import SAMPLE
+from pipelines.phrasing import NAMES, phrase
+from pipelines.search import ToolSearch
+from pipelines.targets import Targets, TargetsConfig, make_targets
+from retrievers.errors import BadInput
+from retrievers.index import Index
+from retrievers.kinds import Context
+from rewrite.sft.examples import read_examples
+from rewrite.types import Answer
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> TargetsConfig:
+    """Targets of the bundled sample for BM25."""
+    folder = tmp_path_factory.mktemp("targets")
+    index = {"index": f"{folder}/index", "catalogue": SAMPLE, "retrievers": {"bm25": {"kind": "bm25"}}}
+    assert cli.index(["build", write(folder / "index.yaml", index)]) == 0
+    return TargetsConfig(f"{folder}/out", SAMPLE, f"{folder}/index", "bm25", most_judged=80)
+
+
+@pytest.fixture(scope="module")
+def made(config: TargetsConfig, context: Context) -> Targets:
+    return make_targets(config, context)
+
+
+@pytest.fixture(scope="module")
+def search(config: TargetsConfig, context: Context) -> ToolSearch:
+    return ToolSearch(Index(Path(config.index), context), "bm25")
+
+
+def _place(search: ToolSearch, line: str, tool: str) -> int:
+    (ranking,) = search.ask([line], 100)
+    return ranking.ids.index(tool) if tool in ranking.ids else 100
+
+
+def test_every_tool_is_said_in_the_phrasing_that_finds_it_best(made: Targets, search: ToolSearch) -> None:
+    tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
+    most = made.template.most_characters
+    single = [example for example in made.splits["train"] if len(example.gold) == 1][:20]
+    assert single
+    for example in single:
+        ways = [phrase(tools[example.gold[0]], name, most, search.fields) for name in NAMES]
+        assert example.lines[0] in [made.template.clean(way) for way in ways]
+        assert _place(search, example.lines[0], example.gold[0]) == min(
+            _place(search, way, example.gold[0]) for way in ways
+        )
+
+
+def test_one_phrasing_for_the_whole_set_is_the_best_on_average(config: TargetsConfig, context: Context) -> None:
+    made = make_targets(replace(config, choose="set"), context)
+    told = made.facts["phrasings"]
+    assert made.facts["phrasing"] == max(told, key=lambda name: told[name])
+    tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
+    style, most = made.facts["phrasing"], made.template.most_characters
+    for example in made.splits["dev"][:20]:
+        assert set(example.lines) == {made.template.clean(phrase(tools[t], style, most)) for t in example.gold}
+
+
+def test_a_perfect_rewriter_is_at_least_as_good_as_the_raw_query(made: Targets) -> None:
+    for split in ("dev", "test"):
+        for metric, value in made.facts["raw"][split].items():
+            assert made.facts["oracle"][split][metric] >= value
+    assert made.facts["oracle"]["dev"]["recall@5"] > made.facts["raw"]["dev"]["recall@5"]
+
+
+def test_targets_are_always_the_same(made: Targets, config: TargetsConfig, context: Context) -> None:
+    assert make_targets(config, context) == made
+    assert make_targets(replace(config, seed=1, most_examples=50), context).splits["train"] != made.splits["train"]
+
+
+def test_every_target_is_read_as_it_was_written(made: Targets) -> None:
+    for example in made.splits["train"]:
+        assert 1 <= len(example.lines) <= made.template.most_lines
+        read = made.template.parse(Answer(made.template.write(example.lines), 0))
+        assert read.lines == tuple(dict.fromkeys(example.lines))
+
+
+def test_lines_come_in_the_order_that_was_asked_for(
+    config: TargetsConfig, context: Context, search: ToolSearch
+) -> None:
+    orders = {
+        order: {
+            each.id: each
+            for each in make_targets(replace(config, choose="set", order=order), context).splits["train"]  # type: ignore[arg-type]
+        }
+        for order in ("id", "rank", "random")
+    }
+    several = [each for each in orders["rank"].values() if len(set(each.lines)) > 2]
+    assert several
+    by_id = {query: dict(zip(each.lines, each.gold, strict=True)) for query, each in orders["id"].items()}
+    for example in several[:20]:
+        (raw,) = search.ask([example.utterance], 100)
+        places = [raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)]
+        assert places == sorted(places)
+        assert sorted(orders["random"][example.id].lines) == sorted(example.lines)
+    assert any(orders["random"][each.id].lines != orders["id"][each.id].lines for each in several)
+
+
+def test_only_served_queries_are_left_alone_and_no_more_than_the_share(
+    config: TargetsConfig, context: Context, search: ToolSearch
+) -> None:
+    made = make_targets(replace(config, abstain=0.1, served_at=3), context)
+    silent = [example for example in made.splits["train"] if not example.lines]
+    assert 0 < len(silent) <= 0.1 * len(made.splits["train"])
+    assert made.facts["abstained"] == len(silent)
+    for example, ranking in zip(silent, search.ask([each.utterance for each in silent], 3), strict=True):
+        assert set(example.gold) <= set(ranking.ids)
+    assert all(example.lines for example in made.splits["dev"])
+
+
+def test_held_out_tools_are_met_in_align_alone(config: TargetsConfig, context: Context, made: Targets) -> None:
+    held = make_targets(replace(config, hold_out_tools=0.3), context).splits
+    assert held["align"]
+    known = {tool for example in held["train"] for tool in example.gold}
+    assert all(set(example.gold) - known for example in held["align"])
+    assert {each.id for each in held["train"]} | {each.id for each in held["align"]} == {
+        each.id for each in made.splits["train"]
+    }
+    assert not {each.id for each in held["train"]} & {each.id for each in held["align"]}
+
+
+def test_queries_whose_tools_were_all_seen_often_enough_are_left_out(
+    config: TargetsConfig, context: Context, made: Targets
+) -> None:
+    some = make_targets(replace(config, most_per_tool=2), context)
+    kept = {example.id for example in some.splits["train"]}
+    seen = Counter(tool for example in some.splits["train"] for tool in example.gold)
+    left_out = [example for example in made.splits["train"] if example.id not in kept]
+    assert len(left_out) == some.facts["left_out"] > 0
+    assert all(seen[tool] >= 2 for example in left_out for tool in example.gold)
+    assert seen.keys() == {tool for example in made.splits["train"] for tool in example.gold}
+    few = make_targets(replace(config, most_examples=30), context)
+    assert len(few.splits["train"]) == 30
+
+
+def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context: Context, search: ToolSearch) -> None:
+    with pytest.raises(BadInput, match="choose: set"):
+        make_targets(replace(config, template="candidates"), context)
+    shown = make_targets(replace(config, template="candidates", choose="set", missing="skip"), context)
+    tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
+    for example in shown.splits["dev"][:10]:
+        (raw,) = search.ask([example.utterance], 10)
+        style = shown.facts["phrasing"]
+        texts = [phrase(tools[tool], style, shown.template.most_characters, search.fields) for tool in raw.ids]
+        assert list(example.candidates) == texts
+        assert set(example.lines) <= {shown.template.clean(text) for text in texts}
+
+
+def test_own_words_say_nothing_of_the_catalogue(config: TargetsConfig, context: Context) -> None:
+    own = make_targets(replace(config, say="own-words", most_examples=60), context)
+    said = [example for example in own.splits["train"] if example.lines]
+    assert said
+    for example in said:
+        words = set(re.findall(r"\w+", example.utterance.casefold()))
+        for line in example.lines:
+            if len(line) > own.template.most_characters - 20:
+                line = line.rpartition(" ")[0]  # its last word may have been cut
+            assert set(re.findall(r"\w+", line.casefold())) <= words
+    for metric, value in own.facts["raw"]["dev"].items():
+        assert own.facts["oracle_fused"]["dev"][metric] >= value - 0.05
+
+
+def test_a_data_set_without_gold_or_of_other_tools_is_refused(
+    config: TargetsConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = make_data(tmp_path / "small")
+    asked = {"output": str(tmp_path / "out"), "data": str(data), "index": config.index, "retriever": "bm25"}
+    path = write(tmp_path / "targets.yaml", asked)
+    assert cli.train(["targets", path, "--device", "cpu"]) == 2
+    assert "unlike the data set; build it from its corpus" in capsys.readouterr().err
+    (data / "qrels" / "train.tsv").unlink()
+    assert cli.train(["targets", path, "--device", "cpu"]) == 2
+    assert "no training queries with gold tools" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_what_was_made(
+    made: Targets, config: TargetsConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, Any] = {
+        "output": str(tmp_path / "out"),
+        "data": SAMPLE,
+        "index": config.index,
+        "retriever": "bm25",
+    }
+    path = write(tmp_path / "targets.yaml", asked | {"most_judged": 80})
+    for _ in range(2):  # the second time over the first
+        assert cli.train(["targets", path, "--device", "cpu"]) == 0
+        assert read_examples(tmp_path / "out" / "train.jsonl") == made.splits["train"]
+    facts = json.loads((tmp_path / "out" / "targets.json").read_text())
+    assert facts == json.loads(json.dumps(made.facts))
+    assert f"oracle   dev: recall@3 {facts['oracle']['dev']['recall@3']:.3f}" in capsys.readouterr().out
