@@ -60,11 +60,6 @@ def sft(arguments: argparse.Namespace) -> int:
         print(f"the run in {config.output} was finished before; nothing was done")
     metrics = json.loads((Path(config.output) / "metrics.json").read_text(encoding="utf-8"))
     name, facts = config.evaluation.metric, metrics["training"]
-    if facts["candidates_cut"] or facts["dropped"]:
-        longest = f"most_tokens ({config.training.most_tokens})"
-        print(
-            f"{facts['candidates_cut']} examples lost candidates and {facts['dropped']} were left out to fit {longest}"
-        )
     if facts["last_loss"] > facts["first_loss"]:
         print(f"the loss rose from {facts['first_loss']:.3f} to {facts['last_loss']:.3f}; try a lower learning_rate")
     print(f"dev {name}: raw {metrics['raw'][name]:.3f}, rewritten {metrics['best']:.3f} (step {metrics['step']})")

@@ -24,7 +24,6 @@ from tiny_runs import make_targets, sft_config
 
 KILLS = {
     "weights written": ("transformers.trainer", "Trainer._save_optimizer_and_scheduler", 0),
-    "optimizer written": ("transformers.trainer", "Trainer._save_rng_state", 0),
     "state half written": ("transformers.trainer_callback", "TrainerState.save_to_json", 200),
     "old one being removed": ("transformers.trainer", "rotate_checkpoints", 0),
 }

@@ -54,6 +54,8 @@ def train(task: Task, settings: SftSettings, work: Path, resume: bool, progress:
     tokenizer = padded(load_tokenizer(task.base))
     rows = make_rows(task.template, tokenizer, task.train, settings.most_tokens)
     dev = make_rows(task.template, tokenizer, task.dev, settings.most_tokens)
+    if rows.cut or rows.dropped:
+        say(f"most_tokens {settings.most_tokens}: {rows.cut} examples lose candidates, {rows.dropped} are left out")
     folder = work / "checkpoints"
     arguments = _arguments(folder, settings, task.metric, len(rows.prompts), cuda)
     if first():
@@ -179,7 +181,7 @@ def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda
             f"there are {count} GPUs; start `accelerate launch --num_processes {count} $(which rewrite-train) sft …`, "
             "or set CUDA_VISIBLE_DEVICES=0 to use one"
         )
-    half = cuda and torch.cuda.is_bf16_supported()
+    half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
     packing = settings.packing if settings.packing is not None else cuda and bool(is_flash_attn_2_available())
     return SFTConfig(
         output_dir=str(folder),

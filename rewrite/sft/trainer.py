@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rewrite.errors import Unfit
 from rewrite.folder import disk_errors
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
+from rewrite.sft.checkpoints import remove_torn
 from rewrite.sft.examples import Example
 from rewrite.sft.ranks import first
 from rewrite.sft.watch import Recorder
@@ -126,7 +126,7 @@ class RewriterTrainer(SFTTrainer):
                 super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
         except OSError:
             if first():
-                shutil.rmtree(Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}")
+                remove_torn(Path(str(self.args.output_dir)))
             raise
 
     def _load_best_model(self) -> None:

@@ -211,10 +211,11 @@ def test_a_loss_that_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> No
     assert not (tmp_path / "rewriter").exists()
 
 
-def test_trouble_of_the_judge_ends_the_run(base: Path, tmp_path: Path) -> None:
+def test_trouble_of_the_judge_ends_the_run(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def troubled(rewrites: Sequence[Rewrite]) -> dict[str, float]:
         raise ConnectionError("the index is gone")
 
     with pytest.raises(ConnectionError, match="the index is gone"):
-        _run(_task(base, troubled), tmp_path)
+        _run(replace(_task(base, troubled), train=[*EXAMPLES, Example("long", "word " * 99, ("x",), ("t",))]), tmp_path)
+    assert "most_tokens 64: 0 examples lose candidates, 1 are left out" in capsys.readouterr().err
     assert not list((tmp_path / "checkpoints").glob("checkpoint-*"))
