@@ -1,0 +1,158 @@
+"""Does our training cost anything over TRL's own? The same rows and settings through both, in one run on one machine.
+
+python benchmarks/sft_throughput.py TARGETS [--base bundled:smollm2-135m] [--method lora] [--steps 60] [--batch 32]
+
+TARGETS is a folder that `rewrite-train targets` wrote. Each trains `--rounds` times, in turn; the best round counts.
+Prints tokens a second of both, their ratio, and the share of our training's time that is spent outside its steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from pipelines.models import find_model
+from rewrite.backends.model_folder import load_tokenizer
+from rewrite.settings import LoraSettings, SftSettings
+from rewrite.sft import train as ours
+from rewrite.sft.examples import Example, read_examples
+from rewrite.sft.rows import Rows, make_rows
+from rewrite.sft.trainer import RewriterTrainer, Task
+from rewrite.template import Template, load_template
+
+
+class Clock(TrainerCallback):
+    """Seconds between a run's first and last step, and those of them that steps took."""
+
+    def __init__(self) -> None:
+        self.started = self.inside = self.whole = 0.0
+        self._step = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A step begins; the first one is not timed."""
+        self._step = time.perf_counter()
+        if state.global_step == 1:
+            _wait()
+            self.started = self._step = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A step ends."""
+        if state.global_step > 1:
+            _wait()
+            now = time.perf_counter()
+            self.inside += now - self._step
+            self.whole = now - self.started
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What both train."""
+
+    base: Path
+    template: Template
+    examples: list[Example]
+    settings: SftSettings
+
+    def rows(self) -> tuple[Rows, Any]:
+        """The rows, and the tokenizer that made them."""
+        tokenizer = ours.padded(load_tokenizer(self.base))
+        return make_rows(self.template, tokenizer, self.examples, self.settings.most_tokens), tokenizer
+
+
+def train_ours(bench: Bench) -> Clock:
+    """By `rewrite.sft.train`, with one evaluation of four dev examples at the end, which is not timed."""
+    clock = Clock()
+    task = Task(bench.base, bench.template, bench.examples, bench.examples[:4], lambda _: {"score": 1.0}, "score")
+    before = RewriterTrainer.__init__
+
+    def listening(self: RewriterTrainer, *arguments: Any, **settings: Any) -> None:
+        before(self, *arguments, **settings)
+        self.add_callback(clock)
+
+    with tempfile.TemporaryDirectory() as work:
+        RewriterTrainer.__init__ = listening  # type: ignore[method-assign]
+        try:
+            ours.train(task, bench.settings, Path(work), False, False, torch.cuda.is_available())
+        finally:
+            RewriterTrainer.__init__ = before  # type: ignore[method-assign]
+    return clock
+
+
+def train_plain(bench: Bench) -> Clock:
+    """By TRL as its documentation has it."""
+    clock, settings = Clock(), bench.settings
+    rows, tokenizer = bench.rows()
+    cuda = torch.cuda.is_available()
+    with tempfile.TemporaryDirectory() as work:
+        trainer = SFTTrainer(
+            model=ours.load_base(bench.base, False),
+            args=SFTConfig(
+                output_dir=work,
+                num_train_epochs=settings.epochs,
+                per_device_train_batch_size=settings.batch_size,
+                learning_rate=settings.learning_rate,
+                max_length=settings.most_tokens,
+                gradient_checkpointing=False,
+                bf16=cuda,
+                use_cpu=not cuda,
+                seed=settings.seed,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+            ),
+            train_dataset=Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions}),
+            processing_class=tokenizer,
+            peft_config=ours._lora(settings),
+            callbacks=[clock],
+        )
+        trainer.train()
+    return clock
+
+
+def main() -> None:
+    """Trains in turn, prints the best of each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", type=Path)
+    parser.add_argument("--base", default="bundled:smollm2-135m")
+    parser.add_argument("--method", choices=["lora", "full"], default="lora")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    settings = SftSettings(
+        options.method, LoraSettings(), 1.0, options.batch, evaluations=1, most_tokens=384, report_to=(), packing=False
+    )
+    examples = read_examples(options.targets / "train.jsonl")[: options.steps * options.batch]
+    bench = Bench(find_model(options.base), load_template(options.targets), examples, settings)
+    tokens = bench.rows()[0].tokens * (1 - 1 / options.steps)  # without the first step
+    best: dict[str, Clock] = {}
+    for _ in range(options.rounds):
+        for name, run in {"ours": train_ours, "plain TRL": train_plain}.items():
+            clock = run(bench)
+            best[name] = min(best.get(name, clock), clock, key=lambda each: each.whole)
+    told = f"{options.method}, batch {options.batch}, {len(examples)} examples, {tokens:,.0f} tokens"
+    print(f"{environment()['machine']}; {told}")
+    for name, clock in best.items():
+        outside = 1 - clock.inside / clock.whole
+        print(f"{name:>10}: {tokens / clock.whole:10,.0f} tokens a second, {outside:.1%} of the time outside steps")
+    ratio = best["plain TRL"].whole / best["ours"].whole
+    print(f"     ratio: {ratio:.3f} (ours against plain TRL; above 1: ours is faster)")
+
+
+if __name__ == "__main__":
+    main()
