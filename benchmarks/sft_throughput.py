@@ -22,6 +22,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from pipelines.models import find_model
+from pipelines.runs import environment
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.settings import LoraSettings, SftSettings
 from rewrite.sft import train as ours
