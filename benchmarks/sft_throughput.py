@@ -140,7 +140,10 @@ def main() -> None:
     )
     examples = read_examples(options.targets / "train.jsonl")[: options.steps * options.batch]
     bench = Bench(find_model(options.base), load_template(options.targets), examples, settings)
-    tokens = bench.rows()[0].tokens * (1 - 1 / options.steps)  # without the first step
+    steps = -(-len(examples) // options.batch)
+    if steps < 3:
+        raise SystemExit(f"{len(examples)} examples make {steps} steps; at least 3 are needed")
+    tokens = bench.rows()[0].tokens * (1 - 1 / steps)  # without the first step
     best: dict[str, Clock] = {}
     for _ in range(options.rounds):
         for name, run in {"ours": train_ours, "plain TRL": train_plain}.items():

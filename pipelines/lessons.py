@@ -53,7 +53,9 @@ class DevSettings:
     """Rewrites shown in the log at every evaluation."""
 
     def __post_init__(self) -> None:
-        parse_metric(self.metric)
+        _, k = parse_metric(self.metric)
+        if k is not None and k > DEPTH:
+            raise BadInput(f"{self.metric} looks deeper than the {DEPTH} places that are kept", "metric")
         if min(self.queries, self.answer_tokens, self.batch_size) < 1 or self.samples < 0:
             raise BadInput("queries, answer_tokens and batch_size must be at least 1")
 
@@ -96,7 +98,7 @@ def _read_source(source: SftSource, before: Sequence[str]) -> Source:
         raise BadInput(f"{folder / 'targets.json'} lacks {missing[0]}; make the targets again")
     train, dev = read_examples(folder / "train.jsonl"), read_examples(folder / "dev.jsonl")
     if not train or not dev:
-        raise BadInput(f"{folder} has {len(train)} training and {len(dev)} dev examples; both are needed")
+        raise BadInput(f"{folder} has {len(train)} training and {len(dev)} dev examples; take a data set with both")
     known = before.count(facts["dataset"])
     name = f"{facts['dataset']}-{known + 1}" if known else str(facts["dataset"])
     return Source(name, facts, train, dev, source.weight)

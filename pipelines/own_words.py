@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipelines.search import ToolSearch
+from pipelines.search import DEPTH, ToolSearch
 from retrievers.fusion import with_raw
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
@@ -15,7 +15,6 @@ from rewrite.reduce import clauses, reduced, variants
 
 JUDGED_AT = RewriteFusion("weighted", 0.5)
 """Reductions are judged as they will be used: beside the raw query."""
-DEPTH = 50
 
 
 def own_words(

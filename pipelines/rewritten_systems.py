@@ -61,9 +61,10 @@ class Rewriters:
         """Refuses what can be refused before anything takes long."""
         self._bench, self._settings, self._uses = bench, settings, list(uses)
         self._parts = {name: find_parts(settings[name]) for name in dict.fromkeys(use.rewriter for use in self._uses)}
+        choosing = {use.rewriter for use in self._uses if use.choose}
         for name, parts in self._parts.items():
-            _refuse_seen(name, parts, bench)
-        if any(use.choose for use in self._uses):
+            _refuse_seen(name, parts, bench, name in choosing)
+        if choosing:
             bench.trial.order(DEV)
         self._rewrites: dict[tuple[str, Place | None, str], Timed[list[Rewrite]]] = {}
         self._lists: dict[tuple[str, Place, str], Timed[list[list[Ranking]]]] = {}
@@ -141,14 +142,20 @@ class Rewriters:
         return f"{use.rewriter} with {use.place.retriever}" + (f" of {use.place.index}" if alike else "")
 
 
-def _refuse_seen(name: str, parts: Parts, bench: Bench) -> None:
-    """A rewriter that was trained on the official split has seen the tools that this protocol calls unseen."""
+def _refuse_seen(name: str, parts: Parts, bench: Bench, choosing: bool) -> None:
+    """A rewriter trained under another protocol has seen tools, or dev queries, that this one keeps from it."""
     data, protocol = bench.trial.data, bench.trial.protocol
     for learned in parts.data:
-        if protocol == "unseen-tools" and learned.get("dataset") == data.name and learned.get("protocol") != protocol:
+        other = learned.get("dataset") == data.name and learned.get("protocol") != protocol
+        if other and protocol == "unseen-tools":
             raise BadInput(
                 f"the rewriter {name!r} was trained on {data.name} with protocol {learned.get('protocol')}, so it has "
                 f"seen the tools that {protocol} calls unseen; train it on targets made with `protocol: {protocol}`"
+            )
+        if other and (choosing or bench.trial.split != "test"):
+            raise BadInput(
+                f"the rewriter {name!r} was trained on {data.name} with protocol {learned.get('protocol')}, so the dev "
+                f"queries of protocol {protocol} may be among those it learned; evaluate test with a given fusion"
             )
 
 

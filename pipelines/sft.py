@@ -152,5 +152,6 @@ def _begin(output: Path, config: SftConfig, mark: dict[str, str], resume: bool) 
 
 
 def _silent(config: SftConfig) -> SftConfig:
-    """The config without what only says where figures go."""
-    return replace(config, training=replace(config.training, report_to=()))
+    """The config without what changes no weight: where figures go, where the run lies, how many are asked at a time."""
+    same = replace(config.evaluation, batch_size=1, samples=0)
+    return replace(config, output="", evaluation=same, training=replace(config.training, report_to=()))

@@ -58,7 +58,8 @@ class TargetsConfig:
     missing: Literal["imagine", "skip"] = "imagine"
     """What to do with gold tools that are not among the candidates shown: write them all the same, or leave them."""
     abstain: float = 0.0
-    """The largest share of training examples that answer `no rewrite`: queries that raw retrieval serves already."""
+    """The largest share of training examples that are made to answer `no rewrite`, of those that raw retrieval serves
+    already. In own words there are more: queries that every reduction harms."""
     served_at: int = 5
     """A query is served when all its tools are among the first so many."""
     most_per_tool: int = 0
@@ -159,6 +160,8 @@ class _Maker:
         """One example a query, in the order of their ids."""
         gold = self._splits[split]
         silent = self._served(gold) if split == "train" else frozenset()
+        # A query that shows none of its tools has nothing to teach: `no rewrite` would be the wrong lesson.
+        gold = {q: tools for q, tools in gold.items() if self.lines.of[q] or self._config.say == "own-words"}
         return [
             Example(
                 query,

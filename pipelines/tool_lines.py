@@ -74,7 +74,12 @@ def tool_lines(
         tool: lines[choice.phrasings[row]][place] for place, (tool, row) in enumerate(zip(needed, best, strict=True))
     }
     return Lines(
-        {query: [said[tool] for tool in _order(query, gold[query], raw[query], choice, template)] for query in gold},
+        {
+            query: [said[tool] for tool in _order(query, gold[query], raw[query], choice, template)][
+                : template.most_lines
+            ]
+            for query in gold
+        },
         choice.phrasings[favourite] if choice.choose == "set" else "",
         {name: round(float(mean), 4) for name, mean in zip(choice.phrasings, means, strict=True)},
     )

@@ -34,7 +34,7 @@ def targets(arguments: argparse.Namespace) -> int:
     write_files(Path(config.output), files)
     facts = made.facts
     counts = ", ".join(f"{count} {split}" for split, count in facts["examples"].items())
-    print(f"{config.output}: {counts} examples, {facts['abstained']} of them leave the query alone")
+    print(f"{config.output}: {counts} examples; {facts['abstained']} to train on leave the query alone")
     told = "each tool's best phrasing" if config.choose == "tool" else f"chosen for all: {facts['phrasing']}"
     if facts["phrasings"]:
         print(f"phrasings ({told}): " + ", ".join(f"{name} {value:.3f}" for name, value in facts["phrasings"].items()))
@@ -53,6 +53,8 @@ def sft(arguments: argparse.Namespace) -> int:
         print(configs.dump(config).rstrip())
         return 0
     device, before = check_device(arguments.device), is_finished(Path(config.output))
+    if not device.startswith(("cpu", "cuda")):
+        raise BadInput(f"training runs on cpu or cuda, not on {device}")
     folder = run_sft(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
     if not first():
         return 0
@@ -62,7 +64,14 @@ def sft(arguments: argparse.Namespace) -> int:
     name, facts = config.evaluation.metric, metrics["training"]
     if facts["last_loss"] > facts["first_loss"]:
         print(f"the loss rose from {facts['first_loss']:.3f} to {facts['last_loss']:.3f}; try a lower learning_rate")
-    print(f"dev {name}: raw {metrics['raw'][name]:.3f}, rewritten {metrics['best']:.3f} (step {metrics['step']})")
+    best = next(row for row in metrics["history"] if row["step"] == metrics["step"])
+    share = config.evaluation.fusion.raw
+    told = f"with a raw share of {share:g}" if share else "the rewrite alone, the raw query where there is none"
+    print(
+        f"dev {name}, {told}: raw {metrics['raw'][name]:.3f}, rewritten {metrics['best']:.3f} (step {metrics['step']})"
+    )
+    if best["eval_parsed"] < 0.9:
+        print(f"only {best['eval_parsed']:.0%} of its answers can be parsed; train longer, or look at samples.md")
     chosen = metrics["fusion"][0]
     how = "not used at all" if chosen["fusion"]["raw"] == 1 else "{method}, raw {raw:g}".format(**chosen["fusion"])
     print(f"beside the raw query, chosen on dev: {how} ({name} {chosen['score']:.3f})")

@@ -82,10 +82,10 @@ def weighted(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -> R
 
 def with_raw(raw: Ranking, lists: Sequence[Ranking], k: int, settings: RewriteFusion) -> Ranking:
     """At most k places out of the raw query's list and those of its rewrite; without a rewrite, the raw list."""
-    depth = max(k, settings.depth)
-    raw, lists = raw.cut(depth), [each.cut(depth) for each in lists if each]
-    if not lists or settings.raw == 1:
+    if not any(lists) or settings.raw == 1:
         return raw.cut(k)
+    # The depth does not depend on k: the first five are the first five of a hundred.
+    raw, lists = raw.cut(settings.depth), [each.cut(settings.depth) for each in lists if each]
     if settings.method == "interleave":
         both = [raw, *lists] if settings.raw >= 0.5 else [*lists, raw]
         return interleave(both if settings.raw else lists, k)

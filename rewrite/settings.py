@@ -148,6 +148,8 @@ class SftSettings:
     def __post_init__(self) -> None:
         counts = (self.batch_size, self.accumulate, self.most_tokens, self.evaluations, self.patience)
         if min(counts) < 1 or self.epochs <= 0:
-            raise Unfit("epochs, batch_size, accumulate, most_tokens, evaluations and patience must be at least 1")
+            raise Unfit(
+                "epochs must be positive; batch_size, accumulate, most_tokens, evaluations, patience at least 1"
+            )
         if self.learning_rate <= 0 or not 0 <= self.warmup < 1 or min(self.weight_decay, self.seed) < 0:
             raise Unfit("learning_rate must be positive, warmup between 0 and 1, weight_decay and seed not negative")

@@ -91,7 +91,10 @@ class Template:
         start = _BULLET if before.strip() == "-" else re.escape(before.strip())
         pattern = re.compile(rf"{start}\s*(.+?)\s*{re.escape(after.strip())}$")
         found: dict[str, None] = {}
-        for row in re.split(r"[\r\n\u2028\u2029]+", answer.text.strip()):
+        rows = re.split(r"[\r\n\u2028\u2029]+", answer.text.strip())
+        if not answer.finished and len(rows) > 1:
+            rows.pop()  # cut in the midst of it
+        for row in rows:
             bare = row.strip()
             if bare.strip(" .-*").casefold() == self.none.strip(" .-*").casefold() and not found:
                 return Rewrite((), "none", answer.text, answer.tokens)
@@ -103,7 +106,9 @@ class Template:
 
     def clean(self, text: str) -> str:
         """One line of text without control characters, at most `most_characters` long."""
-        return " ".join(_plain(text).split())[: self.most_characters].strip()
+        line, most = " ".join(_plain(text).split()), self.most_characters
+        whole = line[:most].rfind(" ") if len(line) > most and line[most] != " " else 0
+        return line[: whole if whole > most // 2 else most].strip()
 
     def dump(self) -> str:
         """The template as YAML."""

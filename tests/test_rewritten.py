@@ -268,6 +268,17 @@ def test_a_rewriter_that_has_seen_the_tools_is_not_tested_as_if_it_had_not(
         evaluate(parse(EvalConfig, wanted), context)
 
 
+def test_weights_are_not_chosen_on_queries_that_were_learned(
+    place: Path, tiny_lm: Path, tmp_path: Path, context: Context
+) -> None:
+    """Under unseen-tools, queries of the official dev split are trained on."""
+    seen = [{"dataset": "sample", "protocol": "unseen-tools"}]
+    folder = rewriter_folder(tmp_path / "rewriter", Card(str(tiny_lm), fingerprint(tiny_lm), "lora", data=seen))
+    wanted = facts(place, data="bundled:sample", rewriters={"mine": {"path": str(folder)}})
+    with pytest.raises(ValueError, match="may be among those it learned; evaluate test with a given fusion"):
+        evaluate(parse(EvalConfig, wanted), context)
+
+
 ZERO = {"base": "bundled:smollm2-135m", "template": "needs"}
 NOBODY = {"kind": "server", "url": "http://127.0.0.1:9/v1", "model": "x", "retries": 0}
 

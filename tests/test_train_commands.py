@@ -125,7 +125,7 @@ def test_targets_that_are_missing_half_written_or_empty(
     assert "train.jsonl:1: not an example" in _refused(capsys, "sft", asked)
     shutil.copy(targets / "train.jsonl", copy)
     (copy / "dev.jsonl").write_text("")
-    assert "8 training and 0 dev examples; both are needed" in _refused(capsys, "sft", asked)
+    assert "8 training and 0 dev examples; take a data set with both" in _refused(capsys, "sft", asked)
     assert not (tmp_path / "run").exists()
 
 

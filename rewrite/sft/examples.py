@@ -57,6 +57,6 @@ def mix(sources: Sequence[tuple[Sequence[Example], float]], seed: int) -> list[E
         whole, part = divmod(weight, 1)
         chance = random.Random(f"{seed}/{number}")
         mixed.extend(list(examples) * int(whole))
-        mixed.extend(chance.sample(list(examples), round(part * len(examples))))
+        mixed.extend(chance.sample(list(examples), -int(-part * len(examples) // 1)))
     random.Random(seed).shuffle(mixed)
     return mixed

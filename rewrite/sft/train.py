@@ -11,7 +11,15 @@ import torch
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    EarlyStoppingCallback,
+    PrinterCallback,
+    ProgressCallback,
+    set_seed,
+)
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import TrainerState
 from transformers.utils import logging as transformers_logging
@@ -52,8 +60,9 @@ def train(task: Task, settings: SftSettings, work: Path, resume: bool, progress:
     check_reporters(settings.report_to)
     _quiet(progress)
     tokenizer = padded(load_tokenizer(task.base))
-    rows = make_rows(task.template, tokenizer, task.train, settings.most_tokens)
-    dev = make_rows(task.template, tokenizer, task.dev, settings.most_tokens)
+    most = min(settings.most_tokens, _context(task.base))
+    rows = make_rows(task.template, tokenizer, task.train, most)
+    dev = make_rows(task.template, tokenizer, task.dev, most)
     if rows.cut or rows.dropped:
         say(f"most_tokens {settings.most_tokens}: {rows.cut} examples lose candidates, {rows.dropped} are left out")
     folder = work / "checkpoints"
@@ -106,8 +115,17 @@ def load_base(base: Path, flash: bool) -> Any:
     how = {"attn_implementation": "flash_attention_2"} if flash and is_flash_attn_2_available() else {}
     try:
         return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
+
+
+def _context(base: Path) -> int:
+    """Tokens that the model can look at together."""
+    try:
+        config: Any = AutoConfig.from_pretrained(base, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or NEVER
 
 
 def _quiet(progress: bool) -> None:

@@ -51,7 +51,7 @@ def rewritten(task: Task, model: Any, tokenizer: Any, progress: bool) -> list[Re
     """What a model now writes for the dev examples; a GPU that can computes it in half precision, as in training."""
     backend = TransformersBackend.around(model, tokenizer, task.eval_batch)
     rewriter = Rewriter(task.template, backend, Sampling(most_tokens=task.answer_tokens))
-    half = model.device.type == "cuda" and torch.cuda.is_bf16_supported()
+    half = model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
         return rewriter.rewrite([example.ask for example in task.dev], progress)
 
@@ -66,7 +66,13 @@ class RewriterTrainer(SFTTrainer):
 
     def training_step(self, *arguments: Any, **settings: Any) -> torch.Tensor:
         """One batch. A loss that is no number ends the run: the library would average it away and go on."""
-        loss: torch.Tensor = super().training_step(*arguments, **settings)  # type: ignore[no-untyped-call]
+        try:
+            loss: torch.Tensor = super().training_step(*arguments, **settings)  # type: ignore[no-untyped-call]
+        except torch.OutOfMemoryError as error:
+            raise Unfit(
+                "no memory for a training step; set a smaller training.batch_size (and accumulate), or "
+                "gradient_checkpointing"
+            ) from error
         self._must_be_number(float(loss), "loss")
         return loss
 
