@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Sequence
@@ -47,6 +49,15 @@ def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Confi
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
     return parse(kind, _override(data, overrides), str(path), lines)
+
+
+def asked(arguments: argparse.Namespace, kind: type[Config]) -> Config | None:
+    """The config that a command was given; None, once it is printed, where nothing else is wanted."""
+    config = load(arguments.config, kind, arguments.set)
+    if not arguments.dry_run:
+        return config
+    sys.stdout.write(dump(config))
+    return None
 
 
 def parse(kind: type[Config], data: Any, source: str = "config", lines: dict[Path_, int] | None = None) -> Config:

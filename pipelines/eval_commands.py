@@ -20,9 +20,8 @@ from retrievers.text import clean
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
-    config = configs.load(arguments.config, EvalConfig, arguments.set)
-    if arguments.dry_run:
-        print(configs.dump(config).rstrip())
+    config = configs.asked(arguments, EvalConfig)
+    if config is None:
         return 0
     evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
     write_evaluation(evaluation)
@@ -100,7 +99,7 @@ def rewrites(evaluation: Evaluation) -> str:
     """What the rewriters did, for the terminal: figures, how systems use them, a few samples."""
     found = evaluation.rewriter_rows
     width = max(map(len, [*(row.name for row in found), "rewriter"]))
-    heads = ("parsed", "none", "unparseable", "too long", "cut", "lines", "tokens", "s/query")
+    heads = ("parsed", "none", "unparseable", "too long", "unfinished", "cut", "lines", "tokens", "s/query")
     rows = [f"{'rewriter'.ljust(width)}  " + "  ".join(f"{head:>{max(7, len(head))}}" for head in heads)]
     for row in found:
         cells = zip(heads, _cells(row), strict=True)
@@ -124,7 +123,7 @@ def rewrites(evaluation: Evaluation) -> str:
 
 def _cells(row: RewriterRow) -> list[str]:
     figures = row.figures
-    shares = (figures.parsed, figures.none, figures.unparseable, figures.too_long, figures.cut)
+    shares = (figures.parsed, figures.none, figures.unparseable, figures.too_long, figures.unfinished, figures.cut)
     means = ("-" if mean is None else f"{mean:.1f}" for mean in (figures.lines, figures.tokens))
     return [*(f"{share:.3f}" for share in shares), *means, f"{figures.seconds_per_query:.3g}"]
 

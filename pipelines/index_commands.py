@@ -24,9 +24,8 @@ from retrievers.types import Ranking
 
 
 def build(arguments: argparse.Namespace) -> int:
-    config = configs.load(arguments.config, IndexConfig, arguments.set)
-    if arguments.dry_run:
-        say(configs.dump(config).rstrip())
+    config = configs.asked(arguments, IndexConfig)
+    if config is None:
         return 0
     started = time.monotonic()
     change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait)

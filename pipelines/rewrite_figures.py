@@ -30,6 +30,7 @@ def figures(rewrites: Sequence[Rewrite], seconds: float) -> RewriteFigures:
         none=_round(share["none"]),
         unparseable=_round(share["unparseable"]),
         too_long=_round(share["too-long"]),
+        unfinished=_round(sum(not each.finished for each in asked) / count),
         cut=_round(sum(each.cut > 0 for each in asked) / count),
         lines=_round(sum(lines) / len(lines)) if lines else None,
         # An answer has at least the token that ends it: 0 is a server that does not count.

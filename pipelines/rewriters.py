@@ -95,11 +95,13 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str
         "path": str(folder.path),
         "base": card.base,
         "method": card.method,
-        "fingerprint": fingerprint(folder.path),
         "trained_on": [{key: each.get(key) for key in ("dataset", "protocol", "retriever")} for each in card.data],
     }
+    served = settings.backend.kind == "server"
+    if not served or folder.adapter is not None:  # nobody here knows which whole model a server has
+        facts["fingerprint"] = fingerprint(folder.path)
     model: Path | None = None
-    if settings.backend.kind != "server":
+    if not served:
         model = folder.path if folder.adapter is None else _base_model(folder, settings.base)
     fusion = RewriteFusion(**card.fusion) if card.fusion else None
     return Parts(folder.template, card.phrasing or PHRASING, model, folder.adapter, card.data, facts, fusion)

@@ -105,9 +105,9 @@ class ToolSearch:
             found.extend(self._retriever.search(texts[start : start + CHUNK], k))
         return found
 
-    def check_tools(self, ids: Iterable[str]) -> None:
-        """Refuses a data set whose tools are not the index's."""
+    def check_tools(self, ids: Iterable[str], index: str = "the index") -> None:
+        """Refuses a data set whose tools are not the index's; `index` is what the message calls that."""
         strangers = sorted(set(ids) ^ self.tools.keys())
         if strangers:
             verb = "has" if strangers[0] in self.tools else "lacks"
-            raise BadInput(f"the index {verb} the tool {strangers[0]!r}, unlike the data set; build it from its corpus")
+            raise BadInput(f"{index} {verb} the tool {strangers[0]!r}, unlike the data set; build it from its corpus")

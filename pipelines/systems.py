@@ -115,9 +115,8 @@ def _place(name: str, system: SystemSettings, default_index: str | None, bench: 
     if folder is None or system.retriever is None:
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
     place, index = Place(folder, system.retriever), bench.index(folder)
-    _same_tools(name, index, bench.trial.data)
+    bench.search(place).check_tools((tool.id for tool in bench.trial.data.tools), f"the index of {name!r}")
     _refuse_seen(name, index, system.retriever, bench.trial.data, bench.trial.protocol)
-    bench.search(place)
     return place
 
 
@@ -128,15 +127,6 @@ def _same_queries(name: str, rankings: Mapping[str, Ranking], order: Sequence[st
             f"does not rank query {missing[0]!r}" if missing else f"ranks query {extra[0]!r}, which is not in the split"
         )
         raise BadInput(f"the system {name!r} {what}; systems must rank the same {len(order)} queries")
-
-
-def _same_tools(name: str, index: Index, data: DataSet) -> None:
-    strangers = sorted({tool.id for tool in data.tools} ^ index.tools.keys())
-    if strangers:
-        verb = "has" if strangers[0] in index.tools else "lacks"
-        raise BadInput(
-            f"the index of {name!r} {verb} the tool {strangers[0]!r}, unlike {data.name}; build it from the same corpus"
-        )
 
 
 def _refuse_seen(name: str, index: Index, retriever: str, data: DataSet, protocol: Protocol) -> None:

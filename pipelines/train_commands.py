@@ -22,9 +22,8 @@ from rewrite.template import FILE
 
 
 def targets(arguments: argparse.Namespace) -> int:
-    config = configs.load(arguments.config, TargetsConfig, arguments.set)
-    if arguments.dry_run:
-        print(configs.dump(config).rstrip())
+    config = configs.asked(arguments, TargetsConfig)
+    if config is None:
         return 0
     made = make_targets(config, make_context(arguments.device, sys.stderr.isatty()))
     files = {f"{split}.jsonl": write_examples(examples) for split, examples in made.splits.items()}
@@ -48,9 +47,8 @@ def targets(arguments: argparse.Namespace) -> int:
 
 
 def sft(arguments: argparse.Namespace) -> int:
-    config = configs.load(arguments.config, SftConfig, arguments.set)
-    if arguments.dry_run:
-        print(configs.dump(config).rstrip())
+    config = configs.asked(arguments, SftConfig)
+    if config is None:
         return 0
     device, before = check_device(arguments.device), is_finished(Path(config.output))
     if not device.startswith(("cpu", "cuda")):
@@ -83,8 +81,7 @@ def merge(arguments: argparse.Namespace) -> int:
     from rewrite.merge import merge as merged
 
     parts = find_parts(RewriterSettings(path=str(arguments.rewriter), base=arguments.base))
-    if parts.model is None or parts.adapter is None:
-        raise BadInput(f"the rewriter in {arguments.rewriter} is a whole model already; there is nothing to merge")
+    assert parts.model is not None  # only servers and rules have none
     with disk_room(arguments.output):
-        print(merged(parts.adapter, parts.model, arguments.output))
+        print(merged(arguments.rewriter, parts.model, arguments.output))
     return 0

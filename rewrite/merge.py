@@ -10,7 +10,7 @@ from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
-from rewrite.backends.model_folder import adapter_config, in_short, load_tokenizer, misfit
+from rewrite.backends.model_folder import adapter_config, load_tokenizer, loading, misfit
 from rewrite.errors import Unfit
 from rewrite.folder import open_folder, save_folder
 
@@ -24,10 +24,8 @@ def merge(rewriter: Path, base: Path, output: Path) -> Path:
         raise Unfit(f"{output} exists already; name another folder")
     tokenizer = load_tokenizer(base)
     adapter_config(folder.adapter, base)
-    try:
+    with loading(base):
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
     try:
         joined = PeftModel.from_pretrained(model, str(folder.adapter)).merge_and_unload()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from rewrite.errors import Unfit
-from rewrite.types import Answer, Ask, Prompt, Rewrite
+from rewrite.types import Answer, Ask, Prompt, Rewrite, Status
 
 HERE = Path(__file__).parent / "templates"
 FILE = "template.yaml"
@@ -97,12 +97,13 @@ class Template:
         for row in rows:
             bare = row.strip()
             if bare.strip(" .-*").casefold() == self.none.strip(" .-*").casefold() and not found:
-                return Rewrite((), "none", answer.text, answer.tokens)
+                return Rewrite((), "none", answer.text, answer.tokens, answer.finished)
             match = pattern.match(bare)
             if match and (line := self.clean(match[1])):
                 found.setdefault(line)
         lines = tuple(found)[: self.most_lines]
-        return Rewrite(lines, "rewritten" if lines else "unparseable", answer.text, answer.tokens)
+        status: Status = "rewritten" if lines else "unparseable"
+        return Rewrite(lines, status, answer.text, answer.tokens, answer.finished)
 
     def clean(self, text: str) -> str:
         """One line of text without control characters, at most `most_characters` long."""

@@ -42,5 +42,7 @@ class Rewrite:
     answer: str = ""
     """What the model wrote, as it wrote it."""
     tokens: int = 0
+    finished: bool = True
+    """False where a cap ended the answer: its last line is not read, unless it is the only one."""
     cut: int = 0
     """Candidates that did not fit into the prompt."""

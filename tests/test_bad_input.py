@@ -150,27 +150,27 @@ def test_bad_catalogues_are_refused_by_every_writer(
 ) -> None:
     path = tmp_path / "bad"
     naming = spoil(path)
-    refused("add", folder, path, naming=naming)
-    refused("build", config(tmp_path / "new", path), naming=naming)
+    assert refused("add", folder, path, naming=naming)
+    assert refused("build", config(tmp_path / "new", path), naming=naming)
     assert not (tmp_path / "new").exists()
-    refused("build", config(folder, path), naming=naming)
-    refused("lint", path, naming=naming)
+    assert refused("build", config(folder, path), naming=naming)
+    assert refused("lint", path, naming=naming)
 
 
 def test_the_same_id_in_two_catalogues_names_both(folder: Path, corpus: Path, tmp_path: Path, refused: Refused) -> None:
     other = tmp_path / "other.jsonl"
     other.write_text("\n".join([*LINES[20:22], LINES[3]]))
     naming = (corpus, other, repr(TOOLS[3].id))
-    refused("add", folder, corpus, other, naming=naming)
-    refused("build", config(tmp_path / "new", f"[{corpus}, {other}]"), naming=naming)
+    assert refused("add", folder, corpus, other, naming=naming)
+    assert refused("build", config(tmp_path / "new", f"[{corpus}, {other}]"), naming=naming)
 
 
 def test_a_good_catalogue_before_a_bad_one_is_not_half_taken(folder: Path, corpus: Path, refused: Refused) -> None:
-    refused("add", folder, corpus, folder.parent / "nowhere.jsonl", naming=("nowhere.jsonl",))
+    assert refused("add", folder, corpus, folder.parent / "nowhere.jsonl", naming=("nowhere.jsonl",))
 
 
 def test_an_unknown_format_names_the_nearest(folder: Path, corpus: Path, refused: Refused) -> None:
-    refused("add", folder, corpus, "--format", "bier", naming=("'bier'", "'beir'"))
+    assert refused("add", folder, corpus, "--format", "bier", naming=("'bier'", "'beir'"))
 
 
 # Configs.
@@ -206,7 +206,7 @@ def test_a_config_that_cannot_be_meant_names_file_line_and_key(
     tmp_path: Path, corpus: Path, refused: Refused, more: dict[str, str], line: int | None, naming: tuple[str, ...]
 ) -> None:
     path = config(tmp_path / "new", corpus, more)
-    refused("build", path, naming=(f"{path}:{line}:" if line else path, *naming))
+    assert refused("build", path, naming=(f"{path}:{line}:" if line else path, *naming))
     assert not (tmp_path / "new").exists()
 
 
@@ -227,12 +227,12 @@ def test_a_file_that_is_no_config_is_named(
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(data)
-    refused("build", path, naming=(path, *naming))
+    assert refused("build", path, naming=(path, *naming))
 
 
 def test_a_missing_config_is_named(tmp_path: Path, refused: Refused) -> None:
-    refused("build", tmp_path / "nowhere.yaml", naming=(tmp_path / "nowhere.yaml",))
-    refused("build", tmp_path, naming=(tmp_path,))
+    assert refused("build", tmp_path / "nowhere.yaml", naming=(tmp_path / "nowhere.yaml",))
+    assert refused("build", tmp_path, naming=(tmp_path,))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_missing_config_is_named(tmp_path: Path, refused: Refused) -> None:
 def test_a_bad_override_is_refused(
     tmp_path: Path, corpus: Path, refused: Refused, override: str, naming: tuple[str, ...]
 ) -> None:
-    refused("build", config(tmp_path / "new", corpus), "--set", override, naming=naming)
+    assert refused("build", config(tmp_path / "new", corpus), "--set", override, naming=naming)
 
 
 @pytest.mark.parametrize("model", ["bundled:minillm", "./no/such/folder", "empty"])
@@ -257,7 +257,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, corpus: Path, refuse
         model = str(tmp_path / "empty")
         Path(model).mkdir()
     path = config(tmp_path / "new", corpus, {"retrievers": f"{{dense: {{kind: dense, model: '{model}'}}}}"})
-    refused("build", path, naming=(model,))
+    assert refused("build", path, naming=(model,))
     assert not (tmp_path / "new").exists()
 
 
@@ -265,10 +265,10 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, corpus: Path, refuse
 
 
 def test_an_index_cannot_be_where_something_else_is(tmp_path: Path, corpus: Path, refused: Refused) -> None:
-    refused("build", config(corpus, corpus), naming=(corpus, "file"))
+    assert refused("build", config(corpus, corpus), naming=(corpus, "file"))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.jpg").write_bytes(b"me")
-    refused("build", config(tmp_path / "photos", corpus), naming=(tmp_path / "photos", "me.jpg"))
+    assert refused("build", config(tmp_path / "photos", corpus), naming=(tmp_path / "photos", "me.jpg"))
 
 
 # Indexes.
@@ -356,11 +356,11 @@ def test_an_unreadable_index_is_named_with_the_way_out(
 def test_an_index_that_lost_a_file_is_refused_by_whoever_needs_it(folder: Path, corpus: Path, refused: Refused) -> None:
     lost = next(folder.glob("bm25-rows-*"))
     lost.unlink()
-    refused("search", folder, "weather", naming=(lost, "missing"))
+    assert refused("search", folder, "weather", naming=(lost, "missing"))
     lost = next(folder.glob("tools-*"))
     lost.write_bytes(lost.read_bytes()[:-20])
     for words in (["search", folder, "weather"], ["add", folder, corpus], ["remove", folder, TOOLS[0].id]):
-        refused(*words, naming=(lost, "bytes"))
+        assert refused(*words, naming=(lost, "bytes"))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_vectors_of_another_model_are_refused_by_search_and_add(tmp_path: Path, 
     build(tmp_path / "index", TOOLS[:5], {"dense": DenseSettings(model=str(model))}, context)
     (model / "model.safetensors").write_bytes(b"other weights")
     for words in (["search", tmp_path / "index", "weather"], ["add", tmp_path / "index", corpus]):
-        refused(*words, naming=(tmp_path / "index", "'dense'", encoder.fingerprint, "build the index again"))
+        assert refused(*words, naming=(tmp_path / "index", "'dense'", encoder.fingerprint, "build the index again"))
 
 
 # Requests.
@@ -410,16 +410,16 @@ def test_vectors_of_another_model_are_refused_by_search_and_add(tmp_path: Path, 
 
 @pytest.mark.parametrize("k", ["0", "-3"])
 def test_a_search_for_no_tools_is_refused(folder: Path, refused: Refused, k: str) -> None:
-    refused("search", folder, "weather", "-k", k, naming=("-k", k))
+    assert refused("search", folder, "weather", "-k", k, naming=("-k", k))
 
 
 def test_an_unknown_retriever_names_those_there_are(folder: Path, refused: Refused) -> None:
-    refused("search", folder, "weather", "--retriever", "dense", naming=("'dense'", "bm25", folder))
+    assert refused("search", folder, "weather", "--retriever", "dense", naming=("'dense'", "bm25", folder))
 
 
 def test_removing_an_unknown_id_names_it(folder: Path, refused: Refused) -> None:
-    refused("remove", folder, TOOLS[0].id, "nobody", naming=(folder, "'nobody'"))
-    refused("remove", folder, *(tool.id for tool in TOOLS[:5]), naming=(folder, "empty"))
+    assert refused("remove", folder, TOOLS[0].id, "nobody", naming=(folder, "'nobody'"))
+    assert refused("remove", folder, *(tool.id for tool in TOOLS[:5]), naming=(folder, "empty"))
 
 
 # The real console, and a disk that is full.

@@ -188,6 +188,8 @@ def test_figures_say_nothing_of_what_nobody_knows() -> None:
     assert (silent.lines, silent.tokens, silent.cut, silent.seconds_per_query) == (None, None, 0.0, 1.5)
     counted = figures([Rewrite(("a", "b", "c"), cut=2, tokens=9), Rewrite(("a",), tokens=3)], 1.0)
     assert (counted.lines, counted.tokens, counted.cut, counted.parsed) == (2.0, 6.0, 0.5, 1.0)
+    assert counted.unfinished == 0.0
+    assert figures([Rewrite(("a",), finished=False, tokens=9), Rewrite((), "too-long")], 1.0).unfinished == 0.5
 
 
 def test_a_run_with_a_real_model_is_written_down_and_shown(

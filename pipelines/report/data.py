@@ -93,6 +93,8 @@ class RewriteFigures:
     unparseable: float
     too_long: float
     """Not asked: the query alone is more than the model reads."""
+    unfinished: float
+    """Answers that their cap on tokens ended."""
     cut: float
     """Asked with fewer candidates than the template shows, for want of room."""
     lines: float | None

@@ -10,14 +10,25 @@ from pipelines.report.wording import duration, metric_label, percent
 EXPLANATION = (
     "What became of the queries, in percent of them. Parsed are answers that could be read: a rewrite, or the word "
     "that leaves the query alone. Unparseable answers, and queries too long to be asked, count as no rewrite: the raw "
-    "query is searched alone. Cut are prompts that had no room for all the tools they should have shown. Lines and "
-    "tokens are means, of rewritten queries and of answers."
+    "query is searched alone. Unfinished answers were ended by the cap on their tokens. Cut are prompts that had no "
+    "room for all the tools they should have shown. Lines and tokens are means, of rewritten queries and of answers."
 )
 FUSION = (
     "How the list of the raw query and those of its rewrite become one; at a raw share of 0 the rewrite is alone. "
     "Chosen on dev is the way that trusts the raw query most of those that are not clearly worse than the best."
 )
-HEAD = ("Rewriter", "Parsed", "Left alone", "Unparseable", "Too long", "Cut", "Lines", "Tokens", "per query")
+HEAD = (
+    "Rewriter",
+    "Parsed",
+    "Left alone",
+    "Unparseable",
+    "Too long",
+    "Unfinished",
+    "Cut",
+    "Lines",
+    "Tokens",
+    "per query",
+)
 STATUS = {"none": "left alone", "too-long": "too long, not asked"}
 
 
@@ -33,7 +44,7 @@ def rewrites(data: ReportData) -> Html:
 
 def _figures(row: RewriterRow) -> Html:
     figures = row.figures
-    shares = (figures.parsed, figures.none, figures.unparseable, figures.too_long, figures.cut)
+    shares = (figures.parsed, figures.none, figures.unparseable, figures.too_long, figures.unfinished, figures.cut)
     made = tag("small", foreign(f"{row.model}, template {row.template}" if row.model else f"template {row.template}"))
     return tag(
         "tr",

@@ -18,7 +18,16 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from rewrite.backends.model_folder import adapter_config, encode, in_short, load_tokenizer, misfit, must_chat, must_fit
+from rewrite.backends.model_folder import (
+    adapter_config,
+    encode,
+    in_short,
+    load_tokenizer,
+    loading,
+    misfit,
+    must_chat,
+    must_fit,
+)
 from rewrite.errors import Unfit
 from rewrite.settings import Sampling, TransformersSettings
 from rewrite.types import Answer, Prompt
@@ -184,10 +193,8 @@ def _dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 def _load(folder: Path, dtype: torch.dtype) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
+    with loading(folder):
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise Unfit(f"{folder} holds no language model that transformers can load: {in_short(error)}") from error
 
 
 def _adapted(model: Any, adapter: Path, base: Path) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def load_tokenizer(folder: Path) -> Any:
         raise Unfit(f"{folder} holds no tokenizer that transformers can load: {in_short(error)}") from error
     must_chat(tokenizer)
     return tokenizer
+
+
+@contextmanager
+def loading(folder: Path) -> Iterator[None]:
+    """Turns whatever transformers makes of a folder that holds no language model into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise Unfit(f"{folder} holds no language model that transformers can load: {in_short(error)}") from error
 
 
 def must_chat(tokenizer: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,7 @@ class VllmBackend:
             options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(adapter, model)}
         from vllm import LLM
 
-        with _callers_random_numbers():
+        with _callers_random_numbers(), _out_of_sight("llvmlite.binding.ffi"):
             try:
                 self._llm = LLM(
                     model=str(model),
@@ -104,6 +105,21 @@ class VllmBackend:
         except Exception as error:  # a dead engine, a kernel that this machine lacks: nothing that another prompt mends
             raise BackendDown(f"vLLM failed: {in_short(error)}; try the transformers backend") from error
         return [[_answer(output) for output in request.outputs] for request in found]
+
+
+@contextmanager
+def _out_of_sight(module: str) -> Iterator[None]:
+    """Hides a loaded module while vLLM looks through all of them.
+
+    It asks every object for its attributes, and trips over llvmlite's handle of its library, which says yes
+    to any name. numba loads that, and bm25s loads numba.
+    """
+    held = sys.modules.pop(module, None)
+    try:
+        yield
+    finally:
+        if held is not None:
+            sys.modules[module] = held
 
 
 def _answer(output: Any) -> Answer:

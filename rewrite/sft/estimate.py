@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rewrite.backends.model_folder import in_short
-from rewrite.errors import Unfit
+from rewrite.backends.model_folder import loading
 from rewrite.settings import SftSettings
 from rewrite.sft.rows import Rows
 
@@ -62,13 +61,10 @@ def estimate(
     base: Path, settings: SftSettings, rows: Rows, device: torch.device, half: bool, processes: int = 1
 ) -> Estimate:
     """The estimate of a whole run, for every process."""
-    try:
-        with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                AutoConfig.from_pretrained(base, local_files_only=True)
-            )
-    except (OSError, ValueError) as error:
-        raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
+    with loading(base), torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            AutoConfig.from_pretrained(base, local_files_only=True)
+        )
     parameters = sum(each.numel() for each in model.parameters())
     head: Any = model.get_output_embeddings()
     linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear) and each is not head]

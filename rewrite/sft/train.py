@@ -11,7 +11,6 @@ import torch
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from peft import LoraConfig
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -26,14 +25,13 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_flash_attn_2_available
 from trl.trainer.sft_config import SFTConfig
 
-from rewrite.backends.model_folder import in_short, load_tokenizer
+from rewrite.backends.model_folder import load_tokenizer, loading
 from rewrite.errors import Interrupted, Unfit
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
 from rewrite.sft.estimate import estimate
 from rewrite.sft.journal import Journal
 from rewrite.sft.ranks import first, world
-from rewrite.sft.reporting import check_reporters
 from rewrite.sft.rows import Rows, make_rows
 from rewrite.sft.trainer import RewriterTrainer, Task
 from rewrite.sft.watch import Bar, Recorder, Rhythm, Stopper, say
@@ -57,7 +55,6 @@ class Trained:
 
 def train(task: Task, settings: SftSettings, work: Path, resume: bool, progress: bool, cuda: bool) -> Trained:
     """Trains in `work/checkpoints`; with `resume` it goes on where a stopped or killed run left off."""
-    check_reporters(settings.report_to)
     _quiet(progress)
     tokenizer = padded(load_tokenizer(task.base))
     most = min(settings.most_tokens, _context(task.base))
@@ -113,18 +110,14 @@ def padded(tokenizer: Any) -> Any:
 def load_base(base: Path, flash: bool) -> Any:
     """The model in float32: the optimizer needs the precision, mixed precision gives the speed."""
     how = {"attn_implementation": "flash_attention_2"} if flash and is_flash_attn_2_available() else {}
-    try:
+    with loading(base):
         return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
 
 
 def _context(base: Path) -> int:
     """Tokens that the model can look at together."""
-    try:
+    with loading(base):
         config: Any = AutoConfig.from_pretrained(base, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise Unfit(f"{base} holds no language model that transformers can load: {in_short(error)}") from error
     return getattr(config.get_text_config(), "max_position_embeddings", None) or NEVER
 
 

@@ -167,3 +167,18 @@ def test_a_file_that_is_no_template_is_refused_in_one_sentence(content: bytes, t
 def test_a_missing_template_names_the_bundled_ones(reference: str) -> None:
     with pytest.raises(Unfit, match="candidates, imagine, needs"):
         load_template(reference)
+
+
+def test_the_line_that_a_cap_cut_is_not_searched() -> None:
+    template = load_template("needs")
+    cut = template.parse(Answer("- weather in Oslo\n- flights to Ber", 9, finished=False))
+    assert (cut.lines, cut.finished) == (("weather in Oslo",), False)
+    assert template.parse(Answer("- weather in O", 5, finished=False)).lines == ("weather in O",)  # better than nothing
+    assert template.parse(Answer("- weather in Oslo\n- flights to Berlin", 9)).finished
+
+
+def test_a_line_is_cut_between_words() -> None:
+    template = load_template("needs")
+    words = "forecast " * 40
+    assert template.clean(words) == ("forecast " * 17).strip()
+    assert len(template.clean("x" * 500)) == template.most_characters

@@ -89,6 +89,14 @@ def test_greedy_answers_are_those_of_transformers(language_model: Path) -> None:
 
 
 @needs_vllm
+def test_what_lexical_search_loads_does_not_stop_it(small: Path) -> None:
+    import numba  # as bm25s does where it is installed
+
+    assert make_backend(SETTINGS, small).generate(PROMPTS[:1], GREEDY)[0][0].tokens > 0
+    assert numba.njit(lambda x: x + 1)(1) == 2  # and it still compiles
+
+
+@needs_vllm
 def test_the_callers_random_numbers_go_on(small: Path) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
