@@ -203,7 +203,7 @@ def test_numbers_are_the_data_s() -> None:
 def test_rewrites_are_told_in_figures_fusions_and_samples() -> None:
     page = words(render(make()))
     assert "rewriter-0 a/model, template needs 1 98.7 12.3 1.2 0.1 0.2 5.7 2.3 33.3 432 ms" in page
-    assert "rewriter-1 a/model, template needs 1 98.7 12.3 1.2 0.1 5.7 2.3 – 432 ms" in page
+    assert "rewriter-1 a/model, template needs 1 98.7 12.3 1.2 0.1 0.2 5.7 2.3 – 432 ms" in page
     assert "system-1 rewriter-0 weighted 0.3 by Recall@5 of 123 dev queries 45.7 22.2" in page
     assert "system-2 rewriter-1 interleave 0 by the config – –" in page
     assert "Tried on dev for system-1" in page
