@@ -91,7 +91,26 @@ def train(argv: Sequence[str] | None = None) -> int:
 
 def batch(argv: Sequence[str] | None = None) -> int:
     """rewrite-batch: expansion of many queries."""
-    return _not_yet("rewrite-batch", argv)
+    parser = argparse.ArgumentParser(
+        "rewrite-batch",
+        description="Rewrite many queries and find their tools. Killed at any moment, the same command goes on.",
+        epilog=EXITS,
+    )
+    parser.add_argument(
+        "input", metavar="IN", help=".jsonl, .csv, .parquet or .txt, also .gz and .zst; - standard input"
+    )
+    parser.add_argument("output", metavar="OUT", help=".jsonl, .csv, .parquet or .trec, also .gz and .zst; or -")
+    _config_arguments(parser, "configs/batch/", "--config")
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="this process (default), or Ray Data"
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has done, and replace OUT")
+    parser.add_argument(
+        "--retry-errors", action="store_true", help="do the bad rows of a finished job again, no others"
+    )
+    parser.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
+    parser.set_defaults(handler=_later("batch_commands", "batch"))
+    return run(parser, argv)
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
@@ -103,16 +122,20 @@ def _not_yet(name: str, argv: Sequence[str] | None) -> int:
     """A command whose name is taken and whose work is not in this version: it says so and does nothing."""
     parser = argparse.ArgumentParser(
         name,
-        description=f"{name} is not part of this version; rewrite-index, rewrite-train and rewrite-eval are.",
+        description=f"{name} is not part of this version; all other commands are.",
         epilog=EXITS,
     )
     parser.parse_known_args(argv)
-    print(f"{name}: not part of this version; rewrite-index, rewrite-train and rewrite-eval are", file=sys.stderr)
+    print(f"{name}: not part of this version; all other commands are", file=sys.stderr)
     return 2
 
 
-def _config_arguments(parser: argparse.ArgumentParser, examples: str) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help=f"YAML file; see {examples}")
+def _config_arguments(parser: argparse.ArgumentParser, examples: str, flag: str | None = None) -> None:
+    told = f"YAML file; see {examples}"
+    if flag:
+        parser.add_argument(flag, type=Path, metavar="CONFIG", required=True, help=told)
+    else:
+        parser.add_argument("config", type=Path, metavar="CONFIG", help=told)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key of the config"
     )

@@ -49,7 +49,8 @@ def fit(template: Template, backend: Backend, asks: Sequence[Ask], most_tokens: 
     cuts = [0] * len(asks)
     shown = [min(template.candidates, len(ask.candidates)) for ask in asks]
     room = None if backend.context is None else backend.context - most_tokens
-    waiting = list(range(len(asks))) if room is not None else []
+    # A server is not asked to count what it will refuse by itself; only candidates can be cut.
+    waiting = [place for place in range(len(asks)) if room is not None and (shown[place] or not backend.tells_too_long)]
     while waiting:
         lengths = backend.count([prompt for place in waiting if (prompt := prompts[place]) is not None])
         if lengths is None or room is None:

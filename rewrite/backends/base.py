@@ -15,6 +15,11 @@ class Backend(Protocol):
     """A model that answers prompts."""
 
     @property
+    def tells_too_long(self) -> bool:
+        """True where a prompt that is too long comes back without answers: it need not be counted before."""
+        ...
+
+    @property
     def context(self) -> int | None:
         """Tokens that prompt and answer may have together; None where nobody knows."""
         ...

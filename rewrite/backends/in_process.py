@@ -36,6 +36,8 @@ from rewrite.types import Answer, Prompt
 class TransformersBackend:
     """Answers by `generate` of transformers."""
 
+    tells_too_long = False
+
     def __init__(
         self, settings: TransformersSettings, model: Path, adapter: Path | None = None, device: str | None = None
     ) -> None:

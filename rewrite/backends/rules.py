@@ -14,6 +14,8 @@ from rewrite.types import Answer, Prompt
 class RulesBackend:
     """Answers with the last message's own clauses, reduced; NONE where there is nothing to reduce."""
 
+    tells_too_long = True
+
     def __init__(
         self, settings: RulesSettings, model: Path | None = None, adapter: Path | None = None, device: str | None = None
     ) -> None:

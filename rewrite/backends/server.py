@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from functools import cached_property
 from pathlib import Path
 from threading import Event
@@ -22,7 +22,8 @@ import httpx
 from tqdm import tqdm
 
 from rewrite.backends.http_client import HttpClient
-from rewrite.errors import BackendDown, Unfit
+from rewrite.backends.streams import Answered
+from rewrite.errors import BackendDown, Refused, Unfit
 from rewrite.settings import Sampling, ServerSettings
 from rewrite.types import Answer, Prompt
 
@@ -34,6 +35,8 @@ _TOO_LONG = re.compile(
 
 class ServerBackend:
     """Answers by POST /chat/completions, at most `concurrency` requests at a time whoever asks."""
+
+    tells_too_long = True
 
     def __init__(
         self,
@@ -82,6 +85,10 @@ class ServerBackend:
         """Answers in the prompts' order; no answer at all for a prompt that the server finds too long."""
         return self._all(lambda prompt, stop: self._answers(prompt, sampling, stop), prompts, show_progress)
 
+    def stream(self, sampling: Sampling) -> ServerStream:
+        """Prompts one by one, always as many under way as the server is allowed to have."""
+        return ServerStream(self._pool, lambda prompt, stop: self._answers(prompt, sampling, stop), self._settings)
+
     def _all(
         self, ask: Callable[[Prompt, Event], T], prompts: Sequence[Prompt], show_progress: bool = False
     ) -> list[T]:
@@ -116,7 +123,8 @@ class ServerBackend:
             if self._too_long(response):
                 return []
             if not response.is_success:
-                raise Unfit(self._complaint(response))
+                kind = Refused if response.status_code in (400, 413, 422) else Unfit
+                raise kind(self._complaint(response))
             found += self._read(response)[:missing]
         return found
 
@@ -172,3 +180,45 @@ class ServerBackend:
         }
         way = ways.get(response.status_code, "change what it complains about")
         return f"the server {self._url} refuses ({self._client.message(response)}); {way}"
+
+
+class ServerStream:
+    """Prompts on their way to a server and back. Twice as many are held as may be under way: no thread ever waits."""
+
+    overlaps = True
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, ask: Callable[[Prompt, Event], list[Answer]], settings: ServerSettings
+    ) -> None:
+        self._pool, self._ask, self._most = pool, ask, 2 * settings.concurrency
+        self._stop = Event()
+        self._keys: dict[Future[list[Answer]], str] = {}
+
+    @property
+    def room(self) -> int:
+        """How many more prompts it takes now."""
+        return self._most - len(self._keys)
+
+    def push(self, prompts: Sequence[tuple[str, Prompt]]) -> None:
+        """Takes prompts, each under a key of its own."""
+        for key, prompt in prompts:
+            self._keys[self._pool.submit(self._ask, prompt, self._stop)] = key
+
+    def pull(self) -> list[Answered]:
+        """What has come back, at least one; a server that is down ends it."""
+        done = wait(self._keys, return_when=FIRST_COMPLETED).done if self._keys else set()
+        found: list[Answered] = []
+        for future in done:
+            key = self._keys.pop(future)
+            try:
+                found.append((key, future.result()))
+            except Refused as error:
+                found.append((key, str(error)))
+        return found
+
+    def close(self) -> None:
+        """Drops what is under way."""
+        self._stop.set()
+        for future in self._keys:
+            future.cancel()
+        self._keys.clear()

@@ -1,0 +1,1 @@
+"""Batch query expansion that survives anything."""

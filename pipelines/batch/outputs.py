@@ -1,0 +1,181 @@
+"""What a job writes: JSON lines (plain, or as OpenAI's batch API answers), CSV, Parquet, a TREC run; plain, gzip, zstd.
+
+The same outcomes always make the same bytes: no dates, no names of machines.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from pipelines.batch.rows import Shape
+from pipelines.batch.settings import BatchConfig
+from pipelines.batch.sources import PACKED
+from pipelines.trec import write_run
+from retrievers.errors import BadInput
+from retrievers.types import Ranking
+
+Format = Literal["jsonl", "csv", "parquet", "trec"]
+WRITTEN: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".trec": "trec",
+    ".run": "trec",
+}
+ROW_GROUP = 20_000
+"""Rows of a Parquet file that are held in memory and written together."""
+Write = Callable[[list[bytes]], None]
+"""Takes outcomes as the journal has them, each a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How outcomes are written."""
+
+    format: Format
+    shape: Shape = "plain"
+    packing: str | None = None
+    tag: str = "rewrite-batch"
+    """The name of the run, and of the model in answers of the batch API."""
+    tools: bool = False
+    rewrites: bool = True
+
+    @contextmanager
+    def writer(self, stream: IO[bytes]) -> Iterator[Write]:
+        """Writes outcomes into a stream."""
+        if self.format == "parquet":
+            with self._parquet(stream) as write:
+                yield write
+            return
+        with ExitStack() as stack:
+            yield self.lines(stack.enter_context(packed(stream, self.packing)))
+
+    def lines(self, stream: IO[bytes]) -> Write:
+        """Writes outcomes into a stream as lines."""
+        if self.format == "csv":
+            stream.write(_cells(self._columns))
+
+        def write(outcomes: list[bytes]) -> None:
+            stream.write(b"".join(map(self._line, outcomes)))
+
+        return write
+
+    @property
+    def _columns(self) -> list[str]:
+        return ["id", "text", *(["status", "queries", "tokens"] if self.rewrites else []), *["tools"] * self.tools]
+
+    def _line(self, outcome: bytes) -> bytes:
+        if self.format == "jsonl" and self.shape == "plain":
+            return outcome + b"\n"
+        facts = json.loads(outcome)
+        if self.format == "jsonl":
+            return json.dumps(answer(facts, self.tag), ensure_ascii=False).encode() + b"\n"
+        if self.format == "trec":
+            hits = facts["tools"]
+            ranking = Ranking(tuple(hit["id"] for hit in hits), tuple(hit["score"] for hit in hits))
+            return write_run({facts["id"]: ranking}, self.tag).encode()
+        values = [facts[name] for name in self._columns]
+        return _cells([json.dumps(each, ensure_ascii=False) if isinstance(each, list) else each for each in values])
+
+    @contextmanager
+    def _parquet(self, stream: IO[bytes]) -> Iterator[Write]:
+        import pyarrow
+        import pyarrow.parquet
+
+        hit = pyarrow.struct([("id", pyarrow.string()), ("score", pyarrow.float64())])
+        kinds = {"queries": pyarrow.list_(pyarrow.string()), "tokens": pyarrow.int64(), "tools": pyarrow.list_(hit)}
+        schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in self._columns])
+        held: list[dict[str, Any]] = []
+        with pyarrow.parquet.ParquetWriter(stream, schema, compression="zstd") as file:
+
+            def write(outcomes: list[bytes]) -> None:
+                held.extend(map(json.loads, outcomes))
+                while len(held) >= ROW_GROUP:
+                    file.write_table(pyarrow.Table.from_pylist(held[:ROW_GROUP], schema))
+                    del held[:ROW_GROUP]
+
+            yield write
+            if held:
+                file.write_table(pyarrow.Table.from_pylist(held, schema))
+
+
+def make_output(name: str, config: BatchConfig, shape: Shape, tag: str) -> Output:
+    """How the output of that name is written."""
+    endings = [ending.lower() for ending in Path(name).suffixes]
+    packing = PACKED.get(endings[-1]) if endings else None
+    if packing:
+        endings.pop()
+    chosen = config.output_format or ("jsonl" if name == "-" else WRITTEN.get(endings[-1]) if endings else None)
+    if chosen is None:
+        raise BadInput(
+            f"{name} does not tell its format by its name; end it with .jsonl, .csv, .parquet or .trec "
+            "(and .gz or .zst), or say it with --set output_format=jsonl"
+        )
+    if chosen == "trec" and config.index is None:
+        raise BadInput("a TREC run holds tools; name the `index` that finds them")
+    if chosen == "parquet" and (packing or name == "-"):
+        raise BadInput("a Parquet file is packed by itself and needs a name; end the output with .parquet")
+    if chosen != "jsonl":
+        shape = "plain"
+    return Output(chosen, shape, packing, tag, config.index is not None, config.rewriter is not None)
+
+
+def answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
+    """An outcome as OpenAI's batch API answers a request. `created` is 0: the same job gives the same bytes."""
+    tokens = facts.get("tokens", 0)
+    body: dict[str, Any] = {
+        "id": f"rewrite-{facts['id']}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "\n".join(facts.get("queries", []))},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 0, "completion_tokens": tokens, "total_tokens": tokens},
+        **{name: facts[name] for name in ("status", "queries", "tools") if name in facts},
+    }
+    response = {"status_code": 200, "request_id": f"request-{facts['id']}", "body": body}
+    return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": response, "error": None}
+
+
+def trouble(facts: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """A bad row as it is told."""
+    if shape == "plain":
+        return facts
+    error = {"code": "bad_row", "message": facts["error"]}
+    return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": None, "error": error, **facts}
+
+
+@contextmanager
+def packed(stream: IO[bytes], packing: str | None) -> Iterator[IO[bytes]]:
+    """The stream, packing what is written to it."""
+    if packing == "gzip":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as file:
+            yield file  # type: ignore[misc]
+    elif packing == "zstd":
+        import zstandard
+
+        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as writer:
+            yield writer
+    else:
+        yield stream
+
+
+def _cells(values: list[Any]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(values)
+    return text.getvalue().encode("utf-8")

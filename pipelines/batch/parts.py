@@ -1,0 +1,93 @@
+"""What a job is made of: rewriter, search and fusion out of a config, and what of it an answer depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.batch.answers import key_maker
+from pipelines.batch.settings import BatchConfig
+from pipelines.index import make_context
+from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
+from pipelines.search import ToolSearch
+from retrievers.errors import BadInput
+from retrievers.index import Index
+from retrievers.settings import RewriteFusion
+from rewrite.rewriter import Rewriter
+
+ELSEWHERE = ("path", "url", "trained_on")
+"""Where a model lies does not change what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything found and checked; nothing is loaded yet."""
+
+    config: BatchConfig
+    rewriter: Parts | None
+    fusion: RewriteFusion
+    fingerprint: str | None
+    """The index's."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the outcome depends on, beside the input."""
+        rewriter: dict[str, Any] | None = None
+        if self.rewriter is not None and self.config.rewriter is not None:
+            facts = {key: value for key, value in describe(self.rewriter).items() if key not in ELSEWHERE}
+            template = hashlib.sha256(self.rewriter.template.dump().encode()).hexdigest()[:16]
+            decoding = asdict(self.config.rewriter.sampling)
+            rewriter = {**facts, "template_hash": template, "sampling": decoding}
+        settings = asdict(self.config.input)
+        return {
+            "rewriter": rewriter,
+            "index": None if self.fingerprint is None else {"retriever": self.config.retriever, "is": self.fingerprint},
+            "fusion": None if self.fingerprint is None or rewriter is None else asdict(self.fusion),
+            "k": None if self.fingerprint is None else self.config.k,
+            "input": {key: settings[key] for key in ("text", "id", "most_characters")},
+            "order": self.config.order,
+            "chunk": self.config.chunk,
+        }
+
+    def keys(self) -> Callable[[str], str]:
+        """From utterances to the keys of their answers."""
+        identity = self.identity
+        shows = self.rewriter is not None and self.rewriter.template.candidates > 0
+        return key_maker({"rewriter": identity["rewriter"], "index": identity["index"] if shows else None})
+
+
+def make_plan(config: BatchConfig, device: str | None) -> Plan:
+    """The plan of a job; what cannot work is refused here, before anything is read or loaded."""
+    rewriter = None if config.rewriter is None else find_parts(config.rewriter)
+    if rewriter is not None and rewriter.template.candidates and config.index is None:
+        raise BadInput(f"the template {rewriter.template.name} shows retrieved tools; name the `index` they come from")
+    brought = rewriter.fusion if rewriter is not None else None
+    fingerprint = None if config.index is None else _search(config, device, None, None).fingerprint
+    return Plan(config, rewriter, config.fusion or brought or RewriteFusion(), fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a job works with."""
+
+    rewriter: Rewriter | None
+    search: ToolSearch | None
+
+
+def load(plan: Plan, device: str | None) -> Loaded:
+    """Loads models; this is what takes time and memory."""
+    config, rewriter = plan.config, None
+    if config.rewriter is not None and plan.rewriter is not None:
+        rewriter = load_rewriter(config.rewriter, plan.rewriter, device)
+    search = None
+    if config.index is not None:
+        search = _search(config, device, plan.fusion, plan.rewriter.phrasing if plan.rewriter else None)
+    return Loaded(rewriter, search)
+
+
+def _search(config: BatchConfig, device: str | None, fusion: RewriteFusion | None, phrasing: str | None) -> ToolSearch:
+    index = Index(Path(config.index or ""), make_context(device))
+    return ToolSearch(index, config.retriever, fusion=fusion, phrasing=phrasing or "named")
