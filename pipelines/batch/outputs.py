@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -157,7 +158,8 @@ def trouble(facts: dict[str, Any], shape: Shape) -> dict[str, Any]:
     if shape == "plain":
         return facts
     error = {"code": "bad_row", "message": facts["error"]}
-    return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": None, "error": error, **facts}
+    rest = {"line": facts["line"], "raw": facts["raw"]}
+    return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": None, "error": error, **rest}
 
 
 @contextmanager
@@ -167,9 +169,10 @@ def packed(stream: IO[bytes], packing: str | None) -> Iterator[IO[bytes]]:
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as file:
             yield file  # type: ignore[misc]
     elif packing == "zstd":
-        import zstandard
+        import pyarrow
 
-        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as writer:
+        own = os.fdopen(os.dup(stream.fileno()), "wb")  # Arrow closes what it writes to
+        with pyarrow.CompressedOutputStream(own, "zstd") as writer:
             yield writer
     else:
         yield stream

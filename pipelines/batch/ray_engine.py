@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from pipelines.batch.rows import Raw, Row, RowReader, Unusable
 from pipelines.failures import EXIT_CODES, sentence
 from retrievers.errors import BadInput
 
+QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Set where the user has not."""
 STORE_BYTES = 2**28
 """The object store of a cluster of our own: a few chunks are all that is ever in it."""
 
@@ -43,24 +46,21 @@ class OnRay:
         settings = self.plan.config.ray
         with_ray = _start(settings.address)
         try:
-            yield from self._flow(with_ray, todo, answers.path)
+            with _one_chunk_a_block():
+                yield from self._flow(with_ray, todo, answers.path)
         finally:
             if settings.address is None:
                 with_ray.shutdown()
 
     def _flow(self, ray: Any, todo: Todo, answers: Path) -> Iterator[Done]:
-        from ray.data import ActorPoolStrategy, DataContext
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.data import ActorPoolStrategy
 
         settings = self.plan.config.ray
-        world = DataContext.get_current()
-        world.enable_progress_bars = False
-        world.print_on_execution_start = False
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         chunks = ray.data.read_datasource(
             _chunk_source(todo, self.reader, self.plan, answers),
             override_num_blocks=1,
-            ray_remote_args={"scheduling_strategy": here, "num_cpus": 0},
+            num_cpus=0,
+            label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # where the input lies
         )
         expanded = chunks.map_batches(
             _Worker,
@@ -152,6 +152,20 @@ def _chunk_source(todo: Todo, reader: RowReader, plan: Plan, answers: Path) -> A
     return Chunks()
 
 
+@contextmanager
+def _one_chunk_a_block() -> Iterator[None]:
+    """Ray Data gathers small rows into large blocks and gives a block to one actor; a chunk is work enough for one."""
+    from ray.data import DataContext
+
+    world = DataContext.get_current()
+    before = world.target_max_block_size, world.enable_progress_bars
+    world.target_max_block_size, world.enable_progress_bars = 1, False
+    try:
+        yield
+    finally:
+        world.target_max_block_size, world.enable_progress_bars = before
+
+
 def _start(address: str | None) -> Any:
     try:
         import ray
@@ -159,7 +173,9 @@ def _start(address: str | None) -> Any:
         raise BadInput("Ray is not installed; run `pip install 'toolrewrite[ray]'`, or leave --engine out") from error
     if ray.is_initialized():
         return ray
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     own: dict[str, Any] = {} if address else {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)

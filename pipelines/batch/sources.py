@@ -84,8 +84,6 @@ class Source:
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
         """The content, unpacked; what is wrong with the file is one sentence."""
-        import zstandard
-
         try:
             with self.path.open("rb") as file:
                 packing = None if self.format == "parquet" else MAGIC.get(file.read(2)) or MAGIC.get(_first(file, 4))
@@ -93,15 +91,22 @@ class Source:
                 if packing == "gzip":
                     yield io.BufferedReader(gzip.GzipFile(fileobj=file))
                 elif packing == "zstd":
-                    yield io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+                    import pyarrow
+
+                    with pyarrow.input_stream(
+                        file, compression="zstd"
+                    ) as stream:  # unlike others tells what is cut short
+                        yield io.BufferedReader(stream)
                 else:
                     yield file
         except FileNotFoundError as error:
             raise BadInput(f"no input file {self.path}") from error
-        except (gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError) as error:
-            raise BadInput(f"{self.path} is damaged or cut short ({error}); unpack or copy it again") from error
         except IsADirectoryError as error:
             raise BadInput(f"{self.path} is a folder; give the file that holds the rows") from error
+        except (OSError, zlib.error, EOFError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise BadInput(f"{self.path} is damaged or cut short ({error}); unpack or copy it again") from error
 
 
 @dataclass(frozen=True, slots=True)
