@@ -20,6 +20,8 @@ from typing import Any
 from retrievers.errors import BadInput
 from rewrite.types import Answer
 
+NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""What SQLite makes of a full disk, a quota and a limit on the size of files."""
 ASKED_AT_ONCE = 500
 """Keys in one statement."""
 
@@ -103,7 +105,7 @@ class Answers:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            if error.sqlite_errorcode in NO_ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path)) from error
             raise OSError(f"the cache {self.path} cannot be used ({error})") from error
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:

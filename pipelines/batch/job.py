@@ -102,6 +102,7 @@ class Job:
                 todo = Todo(self.source, self.plan.config.chunk, frozenset(journal.blocks))
                 if retry:
                     todo = again(self.source, self.plan.config.chunk, self.reader, journal)
+                    places.record.unlink(missing_ok=True)  # from here on the job is not finished
                 seconds, rate, kept = self._work(engine, todo, journal, answers, show)
                 if retry:
                     write_json(places.work / MANIFEST, self.identity)

@@ -157,6 +157,7 @@ def _one_chunk_a_block() -> Iterator[None]:
     """Ray Data gathers small rows into large blocks and gives a block to one actor; a chunk is work enough for one."""
     from ray.data import DataContext
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     world = DataContext.get_current()
     before = world.target_max_block_size, world.enable_progress_bars
     world.target_max_block_size, world.enable_progress_bars = 1, False
@@ -175,7 +176,6 @@ def _start(address: str | None) -> Any:
         return ray
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     own: dict[str, Any] = {} if address else {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)

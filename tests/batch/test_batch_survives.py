@@ -1,0 +1,186 @@
+"""kill -9 at any moment and a full disk: the same command again ends with the same bytes.
+
+The killing is real: children die before every one of their steps on the disk (a write is torn in half first), and from
+outside at random times, again and again until the job gets through.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import BM25_ONLY, MEMORY, plain_context, varied_tools
+from killing import die_before_step, in_a_child
+
+from pipelines.batch.api import run
+from pipelines.batch.settings import BatchConfig
+from pipelines.rewriters import RewriterSettings
+from retrievers.index import build
+from rewrite.settings import RulesSettings
+
+RULES = RewriterSettings(template="needs", backend=RulesSettings())
+RANDOM_KILLS = 50
+FILES = ("out.jsonl", "out.jsonl.errors.jsonl")
+
+
+def write_input(path: Path, rows: int) -> None:
+    """Many equal rows, some bad ones."""
+    lines = [json.dumps({"_id": str(n), "text": f"find parcel {n % 17} and book a hotel"}) for n in range(rows)]
+    lines[5::40] = ["{broken"] * len(lines[5::40])
+    path.write_text("\n".join(lines) + "\n")
+
+
+def work(folder: Path, chunk: int, retry: bool = False, index: str | None = None) -> None:
+    config = BatchConfig(rewriter=RULES, chunk=chunk, index=index, retriever="bm25")
+    run(str(folder / "in.jsonl"), str(folder / "out.jsonl"), config, retry=retry, show=False)
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+
+
+def drive(place: str) -> None:
+    """Runs in a process of its own, which forks one for every kill; tells what came of it."""
+    folder, found = Path(place), {"steps": 0, "retry steps": 0, "random": 0, "wrong": 0}
+    build(folder / "index", varied_tools(40), BM25_ONLY, plain_context())
+    (folder / "whole").mkdir()
+    write_input(folder / "whole" / "in.jsonl", 60)
+    work(folder / "whole", 8)
+    expected = state(folder / "whole")
+    assert len(expected) == 2
+    for number in range(1, 1000):
+        torn = folder / "torn"
+        shutil.rmtree(torn, ignore_errors=True)
+        torn.mkdir()
+        shutil.copy(folder / "whole" / "in.jsonl", torn)
+        code = in_a_child(lambda torn=torn, number=number: (die_before_step(number), work(torn, 8)))  # type: ignore[misc]
+        if code == 0:
+            break
+        found["steps"] += 1
+        in_a_child(lambda torn=torn, number=number: (die_before_step(number // 2 + 1), work(torn, 8)))  # type: ignore[misc]
+        work(torn, 8)
+        found["wrong"] += state(torn) != expected
+    drive_retry(folder, found)
+    drive_random(folder, found)
+    sys.stdout.write(json.dumps(found))
+
+
+def drive_retry(folder: Path, found: dict[str, int]) -> None:
+    """Dies in the midst of trying mended rows again."""
+    mended = (folder / "whole" / "in.jsonl").read_text().replace("{broken", '"mended"')
+    (folder / "direct").mkdir()
+    (folder / "direct" / "in.jsonl").write_text(mended)
+    work(folder / "direct", 8)
+    for number in range(1, 1000):
+        torn = folder / "again"
+        shutil.rmtree(torn, ignore_errors=True)
+        shutil.copytree(folder / "whole", torn)
+        (torn / "in.jsonl").write_text(mended)
+        code = in_a_child(lambda torn=torn, number=number: (die_before_step(number), work(torn, 8, True)))  # type: ignore[misc]
+        if code == 0:
+            return
+        found["retry steps"] += 1
+        work(torn, 8, retry=True)
+        found["wrong"] += state(torn) != state(folder / "direct")
+
+
+def drive_random(folder: Path, found: dict[str, int]) -> None:
+    """Dies at any moment, SQLite's own writes among them, several times in a job."""
+    chance, index = random.Random(0), str(folder / "index")
+    long = folder / "long"
+    long.mkdir()
+    write_input(long / "in.jsonl", 1500)
+    started = time.monotonic()
+    work(long, 16, index=index)
+    duration = time.monotonic() - started
+    while found["random"] < RANDOM_KILLS:
+        torn = folder / "randomly"
+        shutil.rmtree(torn, ignore_errors=True)
+        torn.mkdir()
+        shutil.copy(long / "in.jsonl", torn)
+        while in_a_child(lambda torn=torn: work(torn, 16, index=index), chance.uniform(0, duration)) != 0:  # type: ignore[misc]
+            found["random"] += 1
+        work(torn, 16, index=index)
+        found["wrong"] += state(torn) != state(long)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(place: Path) -> None:
+    here = Path(__file__).parent
+    code = "import sys, test_batch_survives as here; here.drive(sys.argv[1])"
+    paths = os.pathsep.join(map(str, (here, here.parent, here.parent.parent)))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(place)], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == 0
+    assert found["steps"] > 40
+    assert found["retry steps"] > 20
+    assert found["random"] >= RANDOM_KILLS
+
+
+def limited(folder: Path, size: int) -> subprocess.CompletedProcess[str]:
+    """The command under a limit on the size of files, which looks like a full disk."""
+    (folder / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 20\n")
+
+    def cramp() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    code = "from pipelines.cli import batch; raise SystemExit(batch())"
+    words = [str(folder / "in.jsonl"), str(folder / "out.jsonl"), "--config", str(folder / "config.yaml")]
+    options: dict[str, Any] = {"preexec_fn": cramp} if size else {}
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, **options)
+
+
+@pytest.mark.parametrize("size", [10, 5_000, 20_000, 40_000])
+def test_a_full_disk_stops_cleanly_and_the_job_goes_on(tmp_path: Path, size: int) -> None:
+    write_input(tmp_path / "in.jsonl", 400)
+    full = limited(tmp_path, size)
+    assert full.returncode == 2, full.stderr
+    assert "no room left" in full.stderr
+    assert full.stderr.count("\n") == 1
+    assert not (tmp_path / "out.jsonl").exists()
+    assert limited(tmp_path, 0).returncode == 0
+    (tmp_path / "other").mkdir()
+    write_input(tmp_path / "other" / "in.jsonl", 400)
+    assert limited(tmp_path / "other", 0).returncode == 0
+    assert state(tmp_path) == state(tmp_path / "other")
+
+
+def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
+    write_input(tmp_path / "in.jsonl", 60_000)
+    (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 50\n")
+    words = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--config", str(tmp_path / "config.yaml")]
+    code = "from pipelines.cli import batch; raise SystemExit(batch())"
+    job = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+    shard, deadline = tmp_path / "out.jsonl.work" / "shard-00000.jsonl", time.monotonic() + 60
+    while not (shard.exists() and shard.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    job.send_signal(signal.SIGINT)
+    _, told = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert told == "rewrite-batch: interrupted; what is finished is kept: run the same command again to go on\n"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "by an earlier run" in done.stdout

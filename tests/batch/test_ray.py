@@ -1,0 +1,129 @@
+"""The same job on a real Ray: the same bytes, whoever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from doubles import BM25_ONLY, plain_context, varied_tools
+
+from pipelines.batch.api import rewrite_batch
+from pipelines.batch.settings import BatchConfig, RaySettings
+from pipelines.rewriters import RewriterSettings
+from retrievers.index import build
+from rewrite.errors import BackendDown
+from rewrite.settings import RulesSettings, ServerSettings
+
+ray = pytest.importorskip("ray")
+RULES = RewriterSettings(template="needs", backend=RulesSettings())
+ROWS = 1200
+CHUNK = 20
+COMMAND = [sys.executable, "-c", "from pipelines.cli import batch; raise SystemExit(batch())"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Input, index, config, and what a job in one process makes of them."""
+    folder = tmp_path_factory.mktemp("ray")
+    build(folder / "index", varied_tools(40), BM25_ONLY, plain_context())
+    lines = [json.dumps({"_id": str(n), "text": f"find parcel {n % 300} and book a hotel"}) for n in range(ROWS)]
+    lines[7::200] = ["{broken", "", '{"text": 5}', "[]", '"\\ud800"', "nonsense"]
+    (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "config.yaml").write_text(
+        f"rewriter: {{template: needs, backend: {{kind: rules}}}}\nindex: {folder / 'index'}\nretriever: bm25\n"
+        f"chunk: {CHUNK}\nray: {{workers: 2, cpus: 0.5}}\n"
+    )
+    rewrite_batch(folder / "in.jsonl", folder / "local.jsonl", folder / "config.yaml")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One cluster for the tests that can share it."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=2**28)
+    yield
+    ray.shutdown()
+
+
+def check(place: Path, name: str) -> None:
+    for ending in ("", ".errors.jsonl"):
+        assert (place / f"{name}{ending}").read_bytes() == (place / f"local.jsonl{ending}").read_bytes()
+
+
+def workers() -> list[psutil.Process]:
+    """The actors that expand chunks."""
+    return [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if any("MapWorker" in word for word in each.info["cmdline"] or [])
+    ]
+
+
+def chunks_done(path: Path) -> int:
+    return path.read_bytes().count(b"\n=") if path.exists() else 0
+
+
+def wait_for_chunks(path: Path, count: int, job: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while chunks_done(path) < count:
+        assert job.poll() is None, "the job ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def started(place: Path, name: str) -> subprocess.Popen[bytes]:
+    words = [str(place / "in.jsonl"), str(place / name), "--config", str(place / "config.yaml"), "--engine", "ray"]
+    return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_workers_and_driver_are_killed_and_the_bytes_are_the_same(place: Path) -> None:
+    """First an actor dies, then the process that started everything; the second run finishes what the first began."""
+    shard = place / "killed.jsonl.work" / "shard-00000.jsonl"
+    job = started(place, "killed.jsonl")
+    wait_for_chunks(shard, 3, job)
+    victims = workers()
+    assert victims
+    victims[0].send_signal(signal.SIGKILL)
+    wait_for_chunks(shard, chunks_done(shard) + 3, job)
+    job.send_signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    assert not psutil.wait_procs(workers(), timeout=30)[1], "no worker outlives the process that it works for"
+    before = chunks_done(shard)
+    assert 6 <= before < ROWS / CHUNK
+    job = started(place, "killed.jsonl")
+    out, err = job.communicate(timeout=180)
+    assert job.returncode == 0, err
+    assert f"{before * CHUNK} of them by an earlier run" in out.decode()
+    check(place, "killed.jsonl")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_dies_costs_nothing_and_the_outcome_is_that_of_one_process(place: Path) -> None:
+    summary = rewrite_batch(place / "in.jsonl", place / "ray.jsonl", place / "config.yaml", engine="ray")
+    check(place, "ray.jsonl")
+    assert (summary.rows, summary.bad) == (ROWS, 6)
+    mended = (place / "in.jsonl").read_text().replace("{broken", '"mended"')
+    (place / "mended.jsonl").write_text(mended)
+    again = rewrite_batch(
+        place / "mended.jsonl", place / "ray.jsonl", place / "config.yaml", engine="ray", retry_errors=True
+    )
+    assert (again.rows, again.bad) == (ROWS, 5)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_trouble_in_a_worker_is_told_as_it_would_be_here(tmp_path: Path) -> None:
+    server = ServerSettings("http://127.0.0.1:9/v1", "m", retries=0, timeout=1)
+    config = BatchConfig(rewriter=RewriterSettings(template="needs", backend=server), ray=RaySettings(cpus=0.5))
+    (tmp_path / "in.jsonl").write_text('"find a train"\n')
+    with pytest.raises(BackendDown, match="does not answer"):
+        rewrite_batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", config, engine="ray")
+    assert not (tmp_path / "out.jsonl").exists()
