@@ -167,6 +167,33 @@ def test_a_full_disk_stops_cleanly_and_the_job_goes_on(tmp_path: Path, size: int
     assert state(tmp_path) == state(tmp_path / "other")
 
 
+def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path: Path, tiny_lm: Path) -> None:
+    """Greedy answers of a real model hang, in their last digits, on what else is in the batch."""
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps(f"request {n * n % 41} " + "and more " * (n % 9)) for n in range(60)]
+        (tmp_path / name / "in.jsonl").write_text("\n".join(lines))
+    (tmp_path / "config.yaml").write_text(
+        f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{most_tokens: 12}}}}\nchunk: 7\n"
+    )
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        words = [str(tmp_path / name / each) for each in ("in.jsonl", "out.jsonl")]
+        code = "from pipelines.cli import batch; raise SystemExit(batch())"
+        return subprocess.Popen([sys.executable, "-c", code, *words, "--config", str(tmp_path / "config.yaml")])
+
+    killed, whole = start("killed"), start("whole")
+    shard, deadline = tmp_path / "killed" / "out.jsonl.work" / "shard-00000.jsonl", time.monotonic() + 120
+    while not (shard.exists() and shard.read_bytes().count(b"\n=") >= 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert start("killed").wait() == whole.wait() == 0
+    assert state(tmp_path / "killed") == state(tmp_path / "whole") != {}
+    assert json.loads((tmp_path / "killed" / "out.jsonl.batch.json").read_text())["summary"]["kept"] >= 14
+
+
 def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
     write_input(tmp_path / "in.jsonl", 60_000)
     (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 50\n")

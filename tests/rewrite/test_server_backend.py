@@ -19,6 +19,7 @@ import pytest
 from rewrite.backends import http_client
 from rewrite.backends.base import make_backend
 from rewrite.backends.server import ServerBackend
+from rewrite.backends.streams import open_stream
 from rewrite.errors import BackendDown, Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling, ServerSettings
@@ -144,6 +145,47 @@ def test_no_more_requests_at_a_time_than_allowed(server: Server) -> None:
         caller.join()
     assert len(server.seen) == 16
     assert server.busiest == 3
+
+
+def test_a_stream_keeps_the_server_busy_and_one_refusal_is_one_prompts(server: Server) -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        time.sleep(0.02)
+        said = body["messages"][-1]["content"]
+        replies = {"7": error(400, "this one offends me"), "9": error(400, TOO_LONG)}
+        return replies.get(said) or echo(body)
+
+    server.routes["/v1/chat/completions"] = answer
+    stream = open_stream(backend(server, concurrency=4), GREEDY, 1)
+    assert stream.overlaps
+    waiting = [(str(number), asked(str(number))[0]) for number in range(40)]
+    found: dict[str, list[Answer] | str] = {}
+    while len(found) < 40:
+        stream.push([waiting.pop(0) for _ in range(min(stream.room, len(waiting)))])
+        found.update(stream.pull())
+    assert server.busiest == 4
+    assert found.pop("9") == []
+    assert "this one offends me" in str(found.pop("7"))
+    assert found == {key: [Answer(f"- {key}", 3)] for key in found}
+    assert stream.pull() == []
+
+
+@pytest.mark.parametrize("reply", [error(401, "who are you"), error(503, "later")])
+def test_trouble_that_is_not_one_prompts_ends_a_stream(server: Server, reply: Reply) -> None:
+    server.routes["/v1/chat/completions"] = lambda body: reply
+    stream = open_stream(backend(server, retries=1), GREEDY, 1)
+    stream.push([("a", asked("x")[0]), ("b", asked("y")[0])])
+    with pytest.raises((Unfit, BackendDown), match=r"who are you|later"):
+        stream.pull()
+    stream.close()
+
+
+def test_only_prompts_that_can_be_cut_are_counted(server: Server) -> None:
+    server.routes["/tokenize"] = lambda body: (200, {"count": 5}, {})
+    ours = backend(server, context=1000)
+    Rewriter(load_template("needs"), ours, GREEDY).rewrite([Ask("hello")])
+    assert server.requests("/tokenize") == []
+    Rewriter(load_template("candidates"), ours, GREEDY).rewrite([Ask("hello", ("a tool",))])
+    assert len(server.requests("/tokenize")) == 1
 
 
 def test_several_answers_are_sampled(server: Server) -> None:
@@ -349,7 +391,8 @@ def test_tokens_are_counted_where_the_server_can(server: Server) -> None:
     made = backend(server, context=64)
     assert made.count([]) == []
     assert made.count(asked("a b c", "d", "x " * 65, "e f")) == [3, 1, 65, 2]
-    rewrites = Rewriter(load_template("candidates"), made, GREEDY).rewrite([Ask("hi"), Ask("x " * 65)])
+    asks = [Ask("hi", ("a tool",)), Ask("x " * 65, ("a tool",))]
+    rewrites = Rewriter(load_template("candidates"), made, GREEDY).rewrite(asks)
     assert [rewrite.status for rewrite in rewrites] == ["rewritten", "too-long"]
     assert len(server.requests()) == 1, "what is too long is not asked"
 

