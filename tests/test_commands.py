@@ -14,6 +14,7 @@ import pytest
 
 from pipelines import cli
 from pipelines import config as configs
+from pipelines.batch.settings import BatchConfig
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
 from pipelines.sft import SftConfig
@@ -28,7 +29,13 @@ SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"],
     "rewrite-train": ["targets", "sft", "merge"],
 }
-CONFIG_KINDS = {"index": IndexConfig, "eval": EvalConfig, "targets": TargetsConfig, "sft": SftConfig}
+CONFIG_KINDS = {
+    "index": IndexConfig,
+    "eval": EvalConfig,
+    "targets": TargetsConfig,
+    "sft": SftConfig,
+    "batch": BatchConfig,
+}
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 
 
