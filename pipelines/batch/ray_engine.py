@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,14 @@ class OnRay:
 
         settings = self.plan.config.ray
         chunks = ray.data.read_datasource(
-            _chunk_source(todo, self.reader, self.plan, answers),
+            _chunk_source(todo, self.reader, self.plan, answers.absolute()),
             override_num_blocks=1,
             num_cpus=0,
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # where the input lies
         )
         expanded = chunks.map_batches(
             _Worker,
-            fn_constructor_args=(self.plan, self.reader, self.device, todo.size),
+            fn_constructor_args=(_from_anywhere(self.plan), self.reader, self.device, todo.size),
             batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(size=settings.workers),
@@ -115,6 +115,17 @@ class _Sent:
 
 class _Told(Exception):
     """Trouble that is packed already."""
+
+
+def _from_anywhere(plan: Plan) -> Plan:
+    """The plan with whole paths: an actor's working folder is not ours."""
+    config, parts = plan.config, plan.rewriter
+    if config.index is not None:
+        config = replace(config, index=str(Path(config.index).expanduser().absolute()))
+    if parts is not None:
+        model, adapter = (path and path.absolute() for path in (parts.model, parts.adapter))
+        parts = replace(parts, model=model, adapter=adapter)
+    return replace(plan, config=config, rewriter=parts)
 
 
 def _chunk_source(todo: Todo, reader: RowReader, plan: Plan, answers: Path) -> Any:

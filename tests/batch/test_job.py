@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from doubles import BM25_ONLY, ScriptedBackend, plain_context, varied_tools
+from doubles import BM25_ONLY, ScriptedBackend, plain_context, tiny_model, varied_tools
 
 from pipelines import cli
 from pipelines.batch.api import rewrite_batch, run
@@ -25,7 +25,7 @@ from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.search import ToolSearch
 from pipelines.trec import read_run
 from retrievers.errors import BadInput, IndexBusy
-from retrievers.index import Index, build
+from retrievers.index import Index, add, build
 from retrievers.index.files import writer_lock
 from retrievers.settings import RewriteFusion
 from rewrite.backends import base
@@ -191,6 +191,28 @@ def test_the_same_command_again_does_nothing_and_another_is_refused_by_name(tmp_
     assert do(rows, out, replace(CONFIG, most_bad=0.5, cache=str(tmp_path / "cache"))).already
 
 
+def test_another_model_and_another_state_of_the_index_are_refused_by_name(
+    tmp_path: Path, rows: Path, scripted: type[ScriptedBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(base.KINDS, "transformers", "doubles:ScriptedBackend")
+    build(tmp_path / "index", varied_tools(20), BM25_ONLY, plain_context())
+    model = tiny_model(tmp_path / "model")
+    rewriter = RewriterSettings(base=str(model), template="needs")
+    config = BatchConfig(rewriter=rewriter, index=str(tmp_path / "index"), retriever="bm25")
+    monkeypatch.setattr(scripted, "script", staticmethod(lambda text: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        do(rows, tmp_path / "out.jsonl", config)
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(BadInput, match=r"another model \(rewriter.fingerprint\)"):
+        do(rows, tmp_path / "out.jsonl", config)
+    tiny_model(tmp_path / "model")
+    add(tmp_path / "index", varied_tools(1, start=50), plain_context())
+    with pytest.raises(BadInput, match="another state of the index"):
+        do(rows, tmp_path / "out.jsonl", config)
+    monkeypatch.setattr(scripted, "script", staticmethod(lambda text: "NONE"))
+    assert do(rows, tmp_path / "out.jsonl", config, fresh=True).statuses == {"none": 36}
+
+
 def test_what_changed_since_is_noticed(tmp_path: Path, rows: Path, index: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("precious")
@@ -310,6 +332,14 @@ def test_a_cache_serves_other_jobs_of_the_same_rewriter(
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
     other = replace(config, rewriter=replace(RULES, sampling=Sampling(most_tokens=5)))
     assert do(rows, tmp_path / "three.jsonl", other).asked == 24
+
+
+def test_rows_may_stand_as_they_were_finished(tmp_path: Path, rows: Path) -> None:
+    do(rows, tmp_path / "in-order.jsonl")
+    do(rows, tmp_path / "any.jsonl", replace(CONFIG, order="any"))
+    assert sorted((tmp_path / "any.jsonl").read_bytes().splitlines()) == sorted(
+        (tmp_path / "in-order.jsonl").read_bytes().splitlines()
+    )
 
 
 def test_two_processes_do_not_do_the_same_job(tmp_path: Path, rows: Path) -> None:
