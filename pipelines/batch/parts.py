@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.batch.answers import key_maker
 from pipelines.batch.settings import BatchConfig
 from pipelines.index import make_context
-from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
+from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index
@@ -39,8 +39,10 @@ class Plan:
         if self.rewriter is not None and self.config.rewriter is not None:
             facts = {key: value for key, value in describe(self.rewriter).items() if key not in ELSEWHERE}
             template = hashlib.sha256(self.rewriter.template.dump().encode()).hexdigest()[:16]
-            decoding = asdict(self.config.rewriter.sampling)
-            rewriter = {**facts, "template_hash": template, "sampling": decoding}
+            decoding = {"sampling": asdict(self.config.rewriter.sampling)}
+            if (dtype := getattr(self.config.rewriter.backend, "dtype", None)) is not None:
+                decoding["dtype"] = dtype
+            rewriter = {**facts, "template_hash": template, **decoding}
         settings = asdict(self.config.input)
         return {
             "rewriter": rewriter,
@@ -65,7 +67,7 @@ def make_plan(config: BatchConfig, device: str | None) -> Plan:
     if rewriter is not None and rewriter.template.candidates and config.index is None:
         raise BadInput(f"the template {rewriter.template.name} shows retrieved tools; name the `index` they come from")
     brought = rewriter.fusion if rewriter is not None else None
-    fingerprint = None if config.index is None else _search(config, device, None, None).fingerprint
+    fingerprint = None if config.index is None else _index(config, device).retriever(config.retriever).fingerprint
     return Plan(config, rewriter, config.fusion or brought or RewriteFusion(), fingerprint)
 
 
@@ -84,10 +86,10 @@ def load(plan: Plan, device: str | None) -> Loaded:
         rewriter = load_rewriter(config.rewriter, plan.rewriter, device)
     search = None
     if config.index is not None:
-        search = _search(config, device, plan.fusion, plan.rewriter.phrasing if plan.rewriter else None)
+        phrasing = plan.rewriter.phrasing if plan.rewriter is not None else PHRASING
+        search = ToolSearch(_index(config, device), config.retriever, fusion=plan.fusion, phrasing=phrasing)
     return Loaded(rewriter, search)
 
 
-def _search(config: BatchConfig, device: str | None, fusion: RewriteFusion | None, phrasing: str | None) -> ToolSearch:
-    index = Index(Path(config.index or ""), make_context(device))
-    return ToolSearch(index, config.retriever, fusion=fusion, phrasing=phrasing or "named")
+def _index(config: BatchConfig, device: str | None) -> Index:
+    return Index(Path(config.index or "").expanduser(), make_context(device))
