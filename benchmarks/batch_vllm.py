@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -55,25 +56,29 @@ def write_inputs(folder: Path, texts: list[str], model: Path, tokens: int) -> No
     )
 
 
-def timed(words: list[str], log: Path) -> float:
-    """Seconds that a command takes."""
-    started = time.monotonic()
+def timed(words: list[str], log: Path) -> tuple[float, float]:
+    """Seconds that a command takes, and seconds of a core that it uses."""
+    started, used = time.monotonic(), _used()
     with log.open("wb") as stream:
         done = subprocess.run(words, env={**ENVIRONMENT, **os.environ}, stdout=stream, stderr=subprocess.STDOUT)
     if done.returncode:
         raise SystemExit(log.read_text()[-3000:])
-    return time.monotonic() - started
+    return time.monotonic() - started, _used() - used
+
+
+def _used() -> float:
+    facts = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return facts.ru_utime + facts.ru_stime
 
 
 def ours(folder: Path) -> tuple[float, float]:
-    """Seconds of our command: all of them, and those after the model was loaded."""
+    """Our command."""
     words = [sys.executable, "-c", OURS, str(folder / "ours.jsonl"), str(folder / "ours.out.jsonl"), "--fresh"]
-    seconds = timed([*words, "--config", str(folder / "config.yaml")], folder / "ours.log")
-    return seconds, float(json.loads((folder / "ours.out.jsonl.batch.json").read_text())["summary"]["seconds"])
+    return timed([*words, "--config", str(folder / "config.yaml")], folder / "ours.log")
 
 
-def theirs(folder: Path, model: Path) -> float:
-    """Seconds of run-batch."""
+def theirs(folder: Path, model: Path) -> tuple[float, float]:
+    """vLLM's."""
     words = [sys.executable, "-m", "vllm.entrypoints.openai.run_batch", "-i", str(folder / "theirs.jsonl")]
     words += ["-o", str(folder / "theirs.out.jsonl"), "--model", str(model), "--max-model-len", str(CONTEXT)]
     words += ["--enforce-eager", "--generation-config", "vllm"]
@@ -119,19 +124,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_inputs(folder, texts, model, arguments.tokens)
-        mine, other = [], []
+        found: dict[str, list[tuple[float, float]]] = {"rewrite-batch": [], "vllm run-batch": []}
         for number in range(arguments.rounds):
-            for turn in (0, 1) if number % 2 else (1, 0):
-                if turn:
-                    mine.append(ours(folder))
-                    print(f"rewrite-batch {mine[-1][0]:.1f} s, {mine[-1][1]:.1f} s of them after reading the input")
-                else:
-                    other.append(theirs(folder, model))
-                    print(f"vllm run-batch {other[-1]:.1f} s")
+            for name in sorted(found, reverse=bool(number % 2)):
+                found[name].append(ours(folder) if name == "rewrite-batch" else theirs(folder, model))
+                seconds, used = found[name][-1]
+                print(f"{name} {seconds:.1f} s, {used:.1f} s of a core, load {os.getloadavg()[0]:.1f}", flush=True)
         equal, rows = same(folder)
-    best, theirs_best = min(seconds for seconds, _ in mine), min(other)
-    print(f"rows a second from start to finished file: {rows / best:.3f} against {rows / theirs_best:.3f}")
-    print(f"ratio {theirs_best / best:.3f}; the same queries for {equal} of {rows} rows")
+    mine, other = (min(seconds for seconds, _ in each) for each in found.values())
+    print(f"rows a second from start to finished file: {rows / mine:.3f} against {rows / other:.3f}")
+    ratio = min(used for _, used in found["vllm run-batch"]) / min(used for _, used in found["rewrite-batch"])
+    print(f"ratio {other / mine:.3f}, by seconds of a core {ratio:.3f}; the same queries for {equal} of {rows} rows")
 
 
 if __name__ == "__main__":
