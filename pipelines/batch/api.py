@@ -139,7 +139,7 @@ def _spooled(places: Places, config: BatchConfig) -> Source:
     with part.open("wb") as stream:
         shutil.copyfileobj(sys.stdin.buffer, stream)
     os.replace(part, path)
-    return Source(path, config.input.format or "jsonl")
+    return Source(path.absolute(), config.input.format or "jsonl")
 
 
 def _once(rows: str, config: BatchConfig) -> Source | Piped:

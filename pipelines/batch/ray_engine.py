@@ -24,6 +24,7 @@ from pipelines.batch.parts import Plan, load
 from pipelines.batch.rows import Raw, Row, RowReader, Unusable
 from pipelines.failures import EXIT_CODES, sentence
 from retrievers.errors import BadInput
+from rewrite.errors import BackendDown
 
 QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Set where the user has not."""
@@ -71,9 +72,18 @@ class OnRay:
             num_cpus=settings.cpus,
             num_gpus=settings.gpus or None,
         )
-        for batch in expanded.iter_batches(batch_size=1, batch_format="numpy", prefetch_batches=0):
-            for sent in batch["done"]:
-                yield _unpacked(json.loads(sent))
+        try:
+            for batch in expanded.iter_batches(batch_size=1, batch_format="numpy", prefetch_batches=0):
+                for sent in batch["done"]:
+                    yield _unpacked(json.loads(sent))
+        except ray.exceptions.RayTaskError as error:
+            if any(kind in EXIT_CODES for kind in type(error.cause).__mro__):
+                raise error.cause from None  # Ray would tell its whole way through here
+            raise
+        except ray.exceptions.RayError as error:
+            raise BackendDown(
+                f"Ray failed ({' '.join(str(error).split())[:300]}); run the same command again"
+            ) from error
 
 
 class _Worker:

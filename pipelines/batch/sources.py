@@ -140,7 +140,7 @@ def open_source(path: Path, settings: InputSettings) -> Source:
         raise BadInput(
             f"{path} does not tell its format by its name; say it with --set input.format=jsonl (or csv, parquet, txt)"
         )
-    return Source(path, found)
+    return Source(path.expanduser().absolute(), found)
 
 
 def _first(file: IO[bytes], count: int) -> bytes:
