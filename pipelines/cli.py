@@ -120,12 +120,12 @@ def _not_yet(name: str, argv: Sequence[str] | None) -> int:
     """A command whose name is taken and whose work is not in this version: it says so and does nothing."""
     parser = argparse.ArgumentParser(
         name,
-        description=f"{name} is not part of this version; rewrite-index, rewrite-train, rewrite-eval and rewrite-serve are.",
+        description=f"{name} is not part of this version; rewrite-index, rewrite-train and rewrite-eval are.",
         epilog=EXITS,
     )
     parser.parse_known_args(argv)
     print(
-        f"{name}: not part of this version; rewrite-index, rewrite-train, rewrite-eval and rewrite-serve are",
+        f"{name}: not part of this version; rewrite-index, rewrite-train and rewrite-eval are",
         file=sys.stderr,
     )
     return 2

@@ -71,11 +71,10 @@ def _server_routes(api: FastAPI) -> None:
     )
     async def readyz(parts: Parts) -> Response:
         """Whether requests should be sent here. Needs no key. A rewriter that is down does not make it false."""
-        state = "none" if parts.models is None else "ready" if parts.models.ready() else "starting"
         found = wire.ReadyResponse(
             ready=not parts.draining,
             tools=len(parts.catalogue.current.index.tools),
-            rewriter=state,
+            rewriter="none" if parts.models is None else "ready" if parts.models.ready() else "starting",
             stale=bool(parts.catalogue.stale),
         )
         return reply(found, 200 if found.ready else 503)

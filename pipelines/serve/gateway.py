@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pipelines.index import make_context
+from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue import LiveCatalogue
@@ -18,7 +19,6 @@ from pipelines.serve.models import RETRY, Models
 from pipelines.serve.rewriting import Rewriting
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
-from pipelines.rewriters import PHRASING
 
 log = logging.getLogger("rewrite-serve")
 

@@ -8,6 +8,7 @@ dies, the whole group is ended; when the command ends, what it left behind is. S
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,10 +47,8 @@ def _until_the_parent_is_gone(stop: threading.Event) -> None:
 
 
 def _signal(group: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass  # nobody is left
 
 
 if __name__ == "__main__":

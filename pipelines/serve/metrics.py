@@ -12,26 +12,30 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        to = {"registry": self._registry}
-        self.requests = Counter("toolrewrite_requests", "Requests answered.", ["route", "status"], **to)
+        to = self._registry
+        self.requests = Counter("toolrewrite_requests", "Requests answered.", ["route", "status"], registry=to)
         self.latency = Histogram(
-            "toolrewrite_request_seconds", "Seconds a request took.", ["route"], buckets=BUCKETS, **to
+            "toolrewrite_request_seconds", "Seconds a request took.", ["route"], buckets=BUCKETS, registry=to
         )
         self.stages = Histogram(
-            "toolrewrite_stage_seconds", "Seconds a stage of a search took.", ["stage"], buckets=BUCKETS, **to
+            "toolrewrite_stage_seconds", "Seconds a stage of a search took.", ["stage"], buckets=BUCKETS, registry=to
         )
-        self.fallbacks = Counter("toolrewrite_fallbacks", "Raw rankings in place of rewritten ones.", ["reason"], **to)
-        self.rewrites = Counter("toolrewrite_rewrites", "What became of utterances.", ["status"], **to)
-        self.cache = Counter("toolrewrite_rewrite_cache", "Lookups in the cache of rewrites.", ["result"], **to)
-        self.refused = Counter("toolrewrite_refused", "Requests refused before any work.", ["code"], **to)
-        self.in_flight = Gauge("toolrewrite_in_flight", "Requests under way.", **to)
-        self.waiting = Gauge("toolrewrite_searches_waiting", "Texts that wait for retrieval.", **to)
-        self.endpoint_up = Gauge("toolrewrite_model_up", "1: this endpoint has the rewriter.", ["endpoint"], **to)
-        self.breaker = Gauge("toolrewrite_model_left_alone", "1: the breaker is not closed.", ["endpoint"], **to)
-        self.vllm_starts = Gauge("toolrewrite_vllm_starts", "Starts of the managed vLLM.", **to)
-        self.tools = Gauge("toolrewrite_tools", "Tools that can be found.", **to)
-        self.reloads = Counter("toolrewrite_reloads", "Newer versions taken up.", ["what", "result"], **to)
-        self.feedback = Counter("toolrewrite_feedback", "Confirmations taken.", **to)
+        self.fallbacks = Counter(
+            "toolrewrite_fallbacks", "Raw rankings in place of rewritten ones.", ["reason"], registry=to
+        )
+        self.rewrites = Counter("toolrewrite_rewrites", "What became of utterances.", ["status"], registry=to)
+        self.cache = Counter("toolrewrite_rewrite_cache", "Lookups in the cache of rewrites.", ["result"], registry=to)
+        self.refused = Counter("toolrewrite_refused", "Requests refused before any work.", ["code"], registry=to)
+        self.in_flight = Gauge("toolrewrite_in_flight", "Requests under way.", registry=to)
+        self.waiting = Gauge("toolrewrite_searches_waiting", "Texts that wait for retrieval.", registry=to)
+        self.endpoint_up = Gauge(
+            "toolrewrite_model_up", "1: this endpoint has the rewriter.", ["endpoint"], registry=to
+        )
+        self.breaker = Gauge("toolrewrite_model_left_alone", "1: the breaker is not closed.", ["endpoint"], registry=to)
+        self.vllm_starts = Gauge("toolrewrite_vllm_starts", "Starts of the managed vLLM.", registry=to)
+        self.tools = Gauge("toolrewrite_tools", "Tools that can be found.", registry=to)
+        self.reloads = Counter("toolrewrite_reloads", "Newer versions taken up.", ["what", "result"], registry=to)
+        self.feedback = Counter("toolrewrite_feedback", "Confirmations taken.", registry=to)
 
     def page(self) -> bytes:
         """All of it, as Prometheus reads it."""

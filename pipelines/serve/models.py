@@ -44,9 +44,9 @@ class Models:
             settings = replace(settings, engine=InProcess())
         self.settings, self.rewriting, self._metrics, self._device = settings, rewriting, metrics, device
         self.parts = find_parts(settings.plain())
-        self._stamp, self._process, self._task = self._card_stamp(), None, None
-        self._process: VllmProcess | None
-        self._task: asyncio.Task[None] | None
+        self._stamp = self._card_stamp()
+        self._process: VllmProcess | None = None
+        self._task: asyncio.Task[None] | None = None
         # No redirects, no proxies of the environment: prompts go where the config says.
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=2.0, pool=None),

@@ -48,7 +48,7 @@ class Rewriting:
     """Asks whichever endpoint has the rewriter."""
 
     def __init__(self, concurrency: int, cache: int, patience: float, metrics: Metrics) -> None:
-        """`patience`: seconds of budget from which on a timeout speaks against the model; less is the caller's hurry."""
+        """`patience`: the least budget whose end speaks against the model; less is the caller's own hurry."""
         self.loaded: Loaded | None = None
         self.endpoints: Sequence[Endpoint] = ()
         self.in_use: Counter[str] = Counter()

@@ -112,7 +112,7 @@ class SearchResponse(_Out):
     results: list[SearchResult]
     fingerprints: Fingerprints
     timings_ms: dict[str, float] = Field(
-        description="raw, rewrite and lists (those of the rewrite's lines), fuse, total. raw and rewrite run side by side."
+        description="raw and rewrite, side by side; lists: those of the rewrite's lines; fuse; total."
     )
 
 
