@@ -16,6 +16,7 @@ from pipelines import cli
 from pipelines import config as configs
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
+from pipelines.serve.settings import ServeConfig
 from pipelines.sft import SftConfig
 from pipelines.targets import TargetsConfig
 from retrievers.index import Index
@@ -27,8 +28,15 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"],
     "rewrite-train": ["targets", "sft", "merge"],
+    "rewrite-serve": ["key"],
 }
-CONFIG_KINDS = {"index": IndexConfig, "eval": EvalConfig, "targets": TargetsConfig, "sft": SftConfig}
+CONFIG_KINDS = {
+    "index": IndexConfig,
+    "eval": EvalConfig,
+    "targets": TargetsConfig,
+    "sft": SftConfig,
+    "serve": ServeConfig,
+}
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 
 

@@ -36,7 +36,7 @@ class Gateway:
         phrasing = PHRASING
         if config.rewriter is not None:
             served = config.rewriter
-            rewriting = Rewriting(served.concurrency, served.cache, config.deadline_ms / 1000.0, self.metrics)
+            rewriting = Rewriting(served.concurrency, served.cache, self.metrics)
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
         self.catalogue = LiveCatalogue(

@@ -47,30 +47,32 @@ class Rewritten:
 class Rewriting:
     """Asks whichever endpoint has the rewriter."""
 
-    def __init__(self, concurrency: int, cache: int, patience: float, metrics: Metrics) -> None:
-        """`patience`: the least budget whose end speaks against the model; less is the caller's own hurry."""
+    def __init__(self, concurrency: int, cache: int, metrics: Metrics) -> None:
         self.loaded: Loaded | None = None
         self.endpoints: Sequence[Endpoint] = ()
         self.in_use: Counter[str] = Counter()
         """Models that somebody waits for, so that none is taken away under him."""
-        self._cache, self._metrics, self._patience = RewriteCache(cache), metrics, patience
+        self._cache, self._metrics = RewriteCache(cache), metrics
         self._turns, self._most_waiting, self._waiting = asyncio.Semaphore(concurrency), concurrency, 0
         self._next = 0
 
-    async def rewrite(self, loaded: Loaded, ask: Ask, seconds: float) -> Rewritten:
-        """The rewrite of one utterance, or Trouble with the reason; never later than `seconds` from now."""
+    async def rewrite(self, loaded: Loaded, ask: Ask, seconds: float, hurried: bool = False) -> Rewritten:
+        """The rewrite of one utterance, or Trouble with the reason; never later than `seconds` from now.
+
+        `hurried`: the caller gives less time than is usual here, so that its end says nothing about the model.
+        """
         started = time.monotonic()
         self.in_use[loaded.model] += 1
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                found, cached = await self._in_time(loaded, ask, seconds)
+                found, cached = await self._in_time(loaded, ask, hurried)
         except TimeoutError:
             raise Trouble("deadline") from None
         finally:
             self.in_use[loaded.model] -= 1
         return Rewritten(found, cached, time.monotonic() - started)
 
-    async def _in_time(self, loaded: Loaded, ask: Ask, seconds: float) -> tuple[Rewrite, bool]:
+    async def _in_time(self, loaded: Loaded, ask: Ask, hurried: bool) -> tuple[Rewrite, bool]:
         prompt, cut = await self._fitted(loaded, ask)
         key = RewriteCache.key(loaded.model, f"{loaded.template}", loaded.sampling, prompt)
         known = self._cache.get(key)
@@ -85,7 +87,7 @@ class Rewriting:
         finally:
             self._waiting -= 1
         try:
-            answer = await self._answer(loaded, prompt, seconds)
+            answer = await self._answer(loaded, prompt, hurried)
         finally:
             self._turns.release()
         found = replace(loaded.template.parse(answer), cut=cut)
@@ -107,7 +109,7 @@ class Rewriting:
             raise Trouble("too_long", blame=False)
         return prompt, cut
 
-    async def _answer(self, loaded: Loaded, prompt: Prompt, seconds: float) -> Answer:
+    async def _answer(self, loaded: Loaded, prompt: Prompt, hurried: bool) -> Answer:
         """The first answer that an endpoint gives; each is asked once."""
         able = [each for each in self.endpoints if each.serves(loaded.model)]
         if not able:
@@ -130,8 +132,7 @@ class Rewriting:
                 endpoint.breaker.failed()
                 decided, reason = True, trouble.reason
             except asyncio.CancelledError:
-                # Its time is over. A caller in a hurry, or one who has gone, says nothing about the model.
-                if seconds >= self._patience and self._out_of_time():
+                if not hurried:  # its time is over
                     endpoint.breaker.failed()
                     decided = True
                 raise
@@ -140,9 +141,3 @@ class Rewriting:
                     endpoint.breaker.undecided()
                 self._metrics.breaker.labels(endpoint.name).set(endpoint.breaker.state != "closed")
         raise Trouble(reason)
-
-    @staticmethod
-    def _out_of_time() -> bool:
-        """Whether this task is being ended by its own clock rather than by somebody else."""
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() <= 1

@@ -53,6 +53,8 @@ class _Task:
     loaded: Loaded | None
     k: int
     deadline: float
+    hurried: bool
+    """The caller gives the rewriter less time than is usual here."""
     allowed: Allowed | None
     timings: Timings
 
@@ -78,6 +80,7 @@ class SearchService:
             self.rewriting.loaded if self.rewriting and request.rewrite != "off" else None,
             request.k,
             timings.started + self._budget(request.deadline_ms),
+            self._hurried(request.deadline_ms),
             await self._allowed(snapshot, request.filters),
             timings,
         )
@@ -103,7 +106,7 @@ class SearchService:
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         timings, snapshot, loaded = Timings(), self.catalogue.current, self.rewriting.loaded
         deadline = timings.started + self._budget(request.deadline_ms)
-        task = _Task(snapshot, loaded, 1, deadline, None, timings)
+        task = _Task(snapshot, loaded, 1, deadline, self._hurried(request.deadline_ms), None, timings)
 
         async def one(utterance: str) -> wire.RewriteResult:
             try:
@@ -173,7 +176,8 @@ class SearchService:
             [ask] = task.snapshot.search.asks([utterance], [ranking], task.loaded.template)
         try:
             with span("rewrite"):
-                found = await self.rewriting.rewrite(task.loaded, ask, task.deadline - reserve - time.monotonic())
+                left = task.deadline - reserve - time.monotonic()
+                found = await self.rewriting.rewrite(task.loaded, ask, left, task.hurried)
         except (Trouble, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -218,6 +222,9 @@ class SearchService:
 
     def _budget(self, wanted: int | None) -> float:
         return min(wanted or self._deadline_ms, self._longest_ms) / 1000.0
+
+    def _hurried(self, wanted: int | None) -> bool:
+        return wanted is not None and wanted < self._deadline_ms
 
     def _wants_rewrite(self, mode: str, loaded: Loaded | None) -> bool:
         if mode == "off" or self.rewriting is None:
