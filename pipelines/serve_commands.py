@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from typing import Any
 
 from pipelines import config as configs
 from pipelines.serve.keys import make_key
 from pipelines.serve.settings import ServeConfig
-from retrievers.errors import BadInput
 from rewrite.errors import Unfit
 
 
@@ -19,65 +17,24 @@ def serve(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     try:
-        import uvicorn
-
-        from pipelines.serve.app import make_app
         from pipelines.serve.gateway import Gateway
+        from pipelines.serve.server import Server, check_port
     except ModuleNotFoundError as error:
         raise Unfit(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
+    check_port(config)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells every URL
-    gateway = Gateway(config, arguments.device)
-    settings = uvicorn.Config(
-        make_app(gateway),
-        host=config.host,
-        port=config.port,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        log_config=None,
-        log_level="warning",
-        proxy_headers=False,
-        timeout_graceful_shutdown=max(1, round(config.drain_seconds)),
-        backlog=config.limits.in_flight * 4,
-    )
+    for name in ("httpx", "sentence_transformers"):  # they tell every URL, and every folder
+        logging.getLogger(name).setLevel(logging.WARNING)
 
-    class Server(uvicorn.Server):
-        """Says that it is up, and that it is going."""
+    class Announcing(Server):
+        """Tells the terminal."""
 
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
-                print(_line(gateway, port), flush=True)
+        def announce(self, line: str) -> None:
+            print(line, flush=True)
 
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            gateway.draining = True
-            super().handle_exit(sig, frame)
-
-    server = Server(settings)
-    try:
-        server.run()
-    except SystemExit as error:
-        raise BadInput(f"the server cannot listen on {config.host}:{config.port}; is the port taken?") from error
-    return 0
-
-
-def _line(gateway: Any, port: int) -> str:
-    """What runs here, in one line."""
-    config, index = gateway.config, gateway.catalogue.current.index
-    how = "no rewriter"
-    if gateway.models is not None:
-        names = {
-            "vllm": "vLLM, managed",
-            "servers": "servers elsewhere",
-            "transformers": "transformers, in this process",
-        }
-        how = f"rewriter by {names[gateway.models.engine]}"
-    return (
-        f"rewrite-serve: http://{config.host}:{port}, {len(index.tools)} tools, {config.retriever}, "
-        f"fingerprint {index.fingerprint}, {how}"
-    )
+    server = Announcing(Gateway(config, arguments.device))
+    server.run()
+    return 0 if server.started else 1
 
 
 def key(arguments: argparse.Namespace) -> int:

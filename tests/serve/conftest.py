@@ -11,12 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 
 from pipelines.config import parse
-from pipelines.serve.app import make_app
 from pipelines.serve.gateway import Gateway
+from pipelines.serve.server import Server
 from pipelines.serve.settings import ServeConfig
 from retrievers.index import build
 
@@ -51,14 +50,13 @@ class Running:
 def running(config: dict[str, Any]) -> Iterator[Running]:
     """Serves a config as the command would, on any port that is free."""
     gateway = Gateway(parse(ServeConfig, {"port": 0, "anonymous": ["search", "write"], **config}), "cpu")
-    settings = uvicorn.Config(make_app(gateway), port=0, log_config=None, access_log=False, log_level="warning")
-    server = uvicorn.Server(settings)
+    server = Server(gateway)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
-    made = Running(gateway, server.servers[0].sockets[0].getsockname()[1])
+    made = Running(gateway, server.port)
     try:
         yield made
     finally:
