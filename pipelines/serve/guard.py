@@ -85,11 +85,11 @@ class Guard:
         caller = self._gate.admit(headers.one("authorization"), headers.one("x-api-key"))
         if self._in_flight > self._limits.in_flight:
             raise overloaded("too many requests are under way")
-        if scope["method"] in ("POST", "PUT", "PATCH"):
+        length = headers.one("content-length") or "0"
+        if length != "0" or headers.one("transfer-encoding"):  # web pages can send other kinds unasked
             kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 raise Refusal(415, "unsupported_media_type", "send the body as application/json")
-        length = headers.one("content-length") or "0"
         if not (length.isascii() and length.isdigit()) or int(length[:20]) > self._limits.bytes:
             raise self._too_large()
         return caller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from types import FrameType
 from typing import Any
@@ -62,9 +63,9 @@ class Server(uvicorn.Server):
         """Where the line goes."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """From now on nobody is sent here; who has asked is answered."""
-        self._gateway.draining = True
-        super().handle_exit(sig, frame)
+        """From now on nobody is sent here; who has asked is answered. A second Ctrl-C does not wait for that."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = self._gateway.draining = True
 
 
 def check_port(config: ServeConfig) -> None:
