@@ -47,6 +47,7 @@ class Models:
         self._stamp = self._card_stamp()
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         # No redirects, no proxies of the environment: prompts go where the config says.
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=2.0, pool=None),
@@ -142,7 +143,7 @@ class Models:
         self.parts = parts
         after = self.rewriting.loaded
         if before is not None and after is not None and before.model != after.model:
-            asyncio.create_task(self._unload(before.model)).add_done_callback(lambda _: None)
+            self._leaving = asyncio.create_task(self._unload(before.model))
 
     async def _prepare(self, server: ServerEndpoint, parts: Parts) -> None:
         """Has a server load what is asked of it; from then on it is asked."""
@@ -168,15 +169,12 @@ class Models:
         backend: Backend = rewriter.backend
         name = f"{SERVED}-{parts.facts.get('fingerprint', 'local')}"
         room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
-        before, self._local = (
-            self._local,
-            LocalEndpoint(rewriter, name, self._breaker(), self.settings.engine.batch_size),
-        )
-        self.rewriting.endpoints = [self._local]
+        before = self._local
+        self._local = LocalEndpoint(rewriter, name, self._breaker(), self.settings.engine.batch_size)
+        # Those who wait for the old one are answered by it.
+        self.rewriting.endpoints = [self._local] if before is None else [self._local, before]
         self.rewriting.loaded = self._loaded(name, parts, room)
         self._metrics.endpoint_up.labels("transformers").set(1)
-        if before is not None:
-            before.close()
 
     def _loaded(self, model: str, parts: Parts, room: QuickRoom) -> Loaded:
         fusion = self.settings.fusion or parts.fusion or RewriteFusion()
@@ -192,6 +190,11 @@ class Models:
         for server in self.servers:
             if server.backends.pop(model, None) is not None and server.url:
                 await server.unload(model)
+        for local in [
+            each for each in self.rewriting.endpoints if isinstance(each, LocalEndpoint) and each.serves(model)
+        ]:
+            self.rewriting.endpoints = [each for each in self.rewriting.endpoints if each is not local]
+            local.close()
 
     def _server(self, name: str, variable: str) -> ServerEndpoint:
         return ServerEndpoint(name, self._client, self._breaker(), variable)

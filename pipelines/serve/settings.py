@@ -223,10 +223,10 @@ class ServeConfig:
     """Until when the rewriter may answer, where a request does not say; raw retrieval does not wait for it."""
     longest_deadline_ms: int = 30_000
     limits: Limits = field(default_factory=Limits)
-    workers: int = 1
+    workers: int = 2
     """Threads that search."""
-    batch: int = 32
-    """Texts that are searched together."""
+    batch: int = 16
+    """Texts that are searched together at the most; more are padded more than they gain."""
     feedback: str = ""
     """The folder for what callers confirm; empty: not taken."""
     imports: Imports = field(default_factory=Imports)

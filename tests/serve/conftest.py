@@ -17,7 +17,10 @@ from pipelines.config import parse
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.server import Server
 from pipelines.serve.settings import ServeConfig
+from retrievers.encoder import fingerprint
 from retrievers.index import build
+from rewrite.folder import Card, save_folder
+from rewrite.template import Template
 
 
 class Running:
@@ -91,3 +94,18 @@ def rewriter(*models: ModelServer, **more: Any) -> dict[str, Any]:
     """The config of a rewriter that these serve."""
     engine = {"kind": "servers", "urls": [each.url for each in models], "model": "rewriter"}
     return {"template": "needs", "engine": engine, "fusion": {"raw": 0.5}, **more}
+
+
+def save_rewriter(base: Path, folder: Path, seed: int) -> None:
+    """An adapter whose answers always begin a line, written as training writes rewriters; another for every seed."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    torch.manual_seed(seed)
+    config = LoraConfig(r=4, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    template = Template("any", 1, "", "{utterance}", line="{query}")
+    card = Card(str(base), fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5})
+    save_folder(folder, model, tokenizer, card, template)
