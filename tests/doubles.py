@@ -1,4 +1,4 @@
-"""What several tests need: varied tools, an encoder that counts, scripted answers, a model folder, a model server, a folder's state."""
+"""What several tests need: tools of all kinds, an encoder that counts, scripted answers, models, servers, states."""
 
 from __future__ import annotations
 

@@ -39,7 +39,13 @@ def make_app(gateway: Gateway) -> App:
             await gateway.stop()
 
     api = FastAPI(
-        title="toolrewrite", version="1", lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False
+        title="toolrewrite",
+        version="1",
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
     api.state.gateway = gateway
     _server_routes(api)

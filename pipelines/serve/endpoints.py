@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
 from rewrite.types import Answer, Prompt
 
+log = logging.getLogger("rewrite-serve")
 MOST_BYTES = 1_000_000
 """Of a server's answer; more is no answer to a prompt of ours."""
 
@@ -41,8 +43,11 @@ class Endpoint(Protocol):
 class ServerEndpoint:
     """An OpenAI-compatible server."""
 
-    def __init__(self, name: str, client: httpx.AsyncClient, breaker: Breaker, key_variable: str) -> None:
-        self.name, self.breaker, self.url = name, breaker, ""
+    def __init__(
+        self, name: str, client: httpx.AsyncClient, breaker: Breaker, key_variable: str, forgets: bool = False
+    ) -> None:
+        """`forgets`: it was made to load what it serves, and has it no more when somebody starts it again."""
+        self.name, self.breaker, self.url, self._forgets = name, breaker, "", forgets
         self.backends: dict[str, ServerBackend] = {}
         """The models it serves, each with what counts its tokens."""
         self._client, self._key_variable = client, key_variable
@@ -74,6 +79,8 @@ class ServerEndpoint:
             raise Trouble("unavailable", f"status {status}")
         if status in (400, 413, 422) and TOO_LONG.search(data.decode("utf-8", "replace")):
             raise Trouble("too_long", blame=False)
+        if status == 404 and self._forgets:
+            self.backends.pop(model, None)
         if status != 200:
             raise Trouble("refused", f"status {status}")
         return read_completion(data, model)
@@ -147,7 +154,10 @@ class LocalEndpoint:
         waiting: Sequence[asyncio.Future[Answer]],
         ended: asyncio.Future[list[list[Answer]]],
     ) -> None:
-        failed = ended.cancelled() or ended.exception() is not None
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None:
+            log.error("the model in this process failed", exc_info=error)
+        failed = ended.cancelled() or error is not None
         for place, done in enumerate(waiting):
             if done.done():
                 continue

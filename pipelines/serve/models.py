@@ -80,7 +80,8 @@ class Models:
                 self.servers = [endpoint]
                 await self._start_vllm(managed)
             case ExternalServers() as external:
-                self.servers = [self._server(url, external.key_variable) for url in external.urls]
+                forgets = external.load_adapter
+                self.servers = [self._server(url, external.key_variable, forgets) for url in external.urls]
                 for server, url in zip(self.servers, external.urls, strict=True):
                     server.url = url.rstrip("/")
             case InProcess():
@@ -196,8 +197,8 @@ class Models:
             self.rewriting.endpoints = [each for each in self.rewriting.endpoints if each is not local]
             local.close()
 
-    def _server(self, name: str, variable: str) -> ServerEndpoint:
-        return ServerEndpoint(name, self._client, self._breaker(), variable)
+    def _server(self, name: str, variable: str, forgets: bool = False) -> ServerEndpoint:
+        return ServerEndpoint(name, self._client, self._breaker(), variable, forgets)
 
     def _breaker(self) -> Breaker:
         return Breaker(self.settings.failures)

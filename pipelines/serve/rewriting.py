@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from rewrite.rewriter import fit
 from rewrite.settings import Sampling
 from rewrite.template import Template
 from rewrite.types import Answer, Ask, Prompt, Rewrite
+
+log = logging.getLogger("rewrite-serve")
+_LOUD = {"closed": logging.DEBUG, "open": logging.WARNING, "half-open": logging.WARNING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,9 @@ class Rewriting:
                     raise
                 endpoint.breaker.failed()
                 decided, reason = True, trouble.reason
+                log.log(
+                    _LOUD[endpoint.breaker.state], "%s: %s; circuit %s", endpoint.name, trouble, endpoint.breaker.state
+                )
             except asyncio.CancelledError:
                 if not hurried:  # its time is over
                     endpoint.breaker.failed()

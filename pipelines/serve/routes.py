@@ -141,9 +141,14 @@ async def feedback(body: wire.FeedbackRequest, parts: Parts, who: Who) -> Respon
 
 
 @router.get("/v1/models", response_model=wire.ModelsResponse, responses=errors(), tags=["server"])
-async def models(parts: Parts, who: Who) -> Response:
+async def list_models(parts: Parts, who: Who) -> Response:
     """What answers here."""
     allow(who, "search")
+    return reply(models(parts))
+
+
+def models(parts: Gateway) -> wire.ModelsResponse:
+    """The retriever, and the rewriter where there is one."""
     snapshot = parts.catalogue.current
     found = [
         wire.ModelOut(id=parts.config.retriever, role="retriever", ready=True, fingerprint=snapshot.search.fingerprint)
@@ -161,4 +166,4 @@ async def models(parts: Parts, who: Who) -> Response:
                 template=f"{template.name} {template.version}",
             )
         )
-    return reply(wire.ModelsResponse(models=found))
+    return wire.ModelsResponse(models=found)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pipelines.serve import wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.fetching import fetch_tools
-from pipelines.serve.routes import BODY, Parts, Who, allow, errors, reply
+from pipelines.serve.routes import BODY, Parts, Who, allow, errors, models, reply
 from retrievers.index import Change
 from retrievers.types import Parameter, Tool
 
@@ -25,7 +25,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|^\s|\s$")
 
 
 @router.get("/v1/tools", response_model=wire.ToolPage, responses=errors(422))
-async def page(
+async def list_tools(
     parts: Parts,
     who: Who,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -54,7 +54,7 @@ async def page(
 
 
 @router.get("/v1/tools/{tool_id:path}", response_model=wire.ToolOut, responses=errors(404, 422))
-async def get(tool_id: ToolId, parts: Parts, who: Who) -> Response:
+async def get_tool(tool_id: ToolId, parts: Parts, who: Who) -> Response:
     """One tool."""
     allow(who, "search")
     tools = parts.catalogue.current.index.tools
@@ -64,7 +64,7 @@ async def get(tool_id: ToolId, parts: Parts, who: Who) -> Response:
 
 
 @router.put("/v1/tools", response_model=wire.ChangeOut, responses=errors(*BODY, 503, 507))
-async def put_many(body: wire.ToolsBody, parts: Parts, who: Who) -> Response:
+async def put_tools(body: wire.ToolsBody, parts: Parts, who: Who) -> Response:
     """Adds or replaces several tools in one change: much cheaper than one at a time."""
     if len(body.tools) > parts.config.limits.tools:
         raise Refusal(422, "invalid", f"a change has at most {parts.config.limits.tools} tools")
@@ -75,14 +75,14 @@ async def put_many(body: wire.ToolsBody, parts: Parts, who: Who) -> Response:
 
 
 @router.put("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(*BODY, 503, 507))
-async def put(tool_id: ToolId, body: wire.ToolBody, parts: Parts, who: Who) -> Response:
+async def put_tool(tool_id: ToolId, body: wire.ToolBody, parts: Parts, who: Who) -> Response:
     """Adds a tool, or replaces it."""
     allow(who, "write")
     return reply(changed(await parts.catalogue.put([made(tool_id, body)])))
 
 
 @router.delete("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(404, 422, 503, 507))
-async def delete(tool_id: ToolId, parts: Parts, who: Who) -> Response:
+async def delete_tool(tool_id: ToolId, parts: Parts, who: Who) -> Response:
     """Takes a tool out. The last one stays: a catalogue is never empty."""
     allow(who, "write")
     if tool_id not in parts.catalogue.current.index.tools:
@@ -91,7 +91,7 @@ async def delete(tool_id: ToolId, parts: Parts, who: Who) -> Response:
 
 
 @admin.post("/v1/admin/import", response_model=wire.ChangeOut, responses=errors(*BODY, 503, 507))
-async def fetch(body: wire.ImportRequest, parts: Parts, who: Who) -> Response:
+async def import_catalogue(body: wire.ImportRequest, parts: Parts, who: Who) -> Response:
     """Fetches a catalogue from a host that the config allows, and adds its tools."""
     allow(who, "admin")
     tools = await asyncio.to_thread(fetch_tools, body.url, body.format, parts.config.imports)
@@ -101,12 +101,9 @@ async def fetch(body: wire.ImportRequest, parts: Parts, who: Who) -> Response:
 @admin.post("/v1/admin/reload", response_model=wire.ModelsResponse, responses=errors())
 async def reload(parts: Parts, who: Who) -> Response:
     """Looks for newer versions of index and rewriter now rather than in a moment."""
-    from pipelines.serve.routes import models
-
     allow(who, "admin")
     await parts.refresh()
-    who.need("search")
-    return await models(parts, who)
+    return reply(models(parts))
 
 
 def made(tool_id: str, body: wire.ToolBody) -> Tool:

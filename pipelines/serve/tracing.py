@@ -22,8 +22,7 @@ def start() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise Unfit(
-            "traces need OpenTelemetry; run `pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`, "
-            "or leave `traces` out"
+            "traces need OpenTelemetry; run `pip install 'toolrewrite[traces]'`, or leave `traces` out"
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": "rewrite-serve"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

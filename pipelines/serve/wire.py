@@ -44,7 +44,10 @@ class SearchRequest(_In):
     )
     filters: Filters | None = None
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=600_000, description="Until when the rewriter may answer; the raw ranking stands by."
+        default=None,
+        ge=1,
+        le=600_000,
+        description="Until when the rewriter may answer, at most as long as this server allows.",
     )
 
 

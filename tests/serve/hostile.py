@@ -39,6 +39,11 @@ def imported(url: str) -> bytes:
     return json.dumps({"url": url}).encode()
 
 
+def fetching(name: str, status: int, url: str) -> Case:
+    return Case(name, status, path="/v1/admin/import", body=imported(url), key="admin")
+
+
+SEARCH = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
 KEYS = [
     Case("no key", 401, key=None),
     Case("a key that was never made", 401, key=None, headers={"Authorization": "Bearer trw_" + "A" * 43}),
@@ -110,32 +115,30 @@ PATHS = [
     Case("a method that nobody knows", 400, raw=b"BREW /v1/search HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 ]
 IMPORTS = [
-    Case("the cloud's metadata", 403, path="/v1/admin/import", body=imported("https://169.254.169.254/"), key="admin"),
-    Case("the loopback", 403, path="/v1/admin/import", body=imported("https://127.0.0.1/"), key="admin"),
-    Case("an allowed name with a private address", 403, path="/v1/admin/import", body=imported("https://localhost/x"), key="admin"),
-    Case("a file", 422, path="/v1/admin/import", body=imported("file:///etc/passwd"), key="admin"),
-    Case("plain http", 422, path="/v1/admin/import", body=imported("http://localhost/x"), key="admin"),
-    Case("a password in the URL", 422, path="/v1/admin/import", body=imported("https://a:b@localhost/"), key="admin"),
-    Case("an allowed host as the user", 422, path="/v1/admin/import", body=imported("https://localhost@evil.example/"), key="admin"),
-    Case("a decimal address", 403, path="/v1/admin/import", body=imported("https://2130706433/"), key="admin"),
-]  # fmt: skip
+    fetching("the cloud's metadata", 403, "https://169.254.169.254/"),
+    fetching("the loopback", 403, "https://127.0.0.1/"),
+    fetching("an allowed name with a private address", 403, "https://localhost/x"),
+    fetching("a file", 422, "file:///etc/passwd"),
+    fetching("plain http", 422, "http://localhost/x"),
+    fetching("a password in the URL", 422, "https://a:b@localhost/"),
+    fetching("an allowed host as the user", 422, "https://localhost@evil.example/"),
+    fetching("a decimal address", 403, "https://2130706433/"),
+]
 HEADERS = [
     Case("another Host", 421, headers={"Host": "evil.example"}),
     Case("20,000 bytes of headers", 431, headers={"X-Padding": "a" * 20_000}),
     Case("somebody else's address", 401, key=None, headers={"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"}),
     Case("another method by header", 403, "PUT", "/v1/tools/x", TOOL, headers={"X-HTTP-Method-Override": "GET"}),
-    Case("a length of -1", 400, raw=b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n"),
+    Case("a length of -1", 400, raw=SEARCH + b"Content-Length: -1\r\n\r\n"),
     Case(
         "a length and chunks",
         400,
-        raw=b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        raw=SEARCH + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ),
-    Case(
-        "two lengths", 400, raw=b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcd"
-    ),
+    Case("two lengths", 400, raw=SEARCH + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd"),
     Case("no HTTP at all", 400, raw=b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"),
     Case("two Host headers", 400, raw=b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"),
-]  # fmt: skip
+]
 GROUPS = {
     "Keys": KEYS,
     "Bodies": BODIES,

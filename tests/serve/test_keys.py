@@ -129,6 +129,10 @@ def test_the_command_makes_a_key_that_the_config_takes(capsys: pytest.CaptureFix
     assert key not in said.splitlines()[-1]
 
 
+def engine(settings: dict[str, Any]) -> dict[str, Any]:
+    return {"anonymous": ["search"], "rewriter": {"path": "x", "engine": settings}}
+
+
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
@@ -138,10 +142,11 @@ def test_the_command_makes_a_key_that_the_config_takes(capsys: pytest.CaptureFix
         ({"keys": [{"name": "a", "sha256": "secret"}]}, "64 hexadecimal"),
         ({"anonymous": ["search"], "deadline_ms": 0}, "deadline_ms"),
         ({"anonymous": ["search"], "rewriter": {"engine": {"kind": "vllm"}}}, "needs the `path`"),
-        ({"anonymous": ["search"], "rewriter": {"path": "x", "engine": {"kind": "vllm", "options": ["--host=0.0.0.0"]}}}, "--host"),
-        ({"anonymous": ["search"], "rewriter": {"template": "needs", "engine": {"kind": "servers", "urls": ["ftp://x"], "model": "m"}}}, "http://"),
+        (engine({"kind": "vllm", "options": ["--host=0.0.0.0"]}), "--host"),
+        (engine({"kind": "servers", "urls": ["ftp://x"], "model": "m"}), "http://"),
+        (engine({"kind": "servers", "urls": [], "model": "m"}), "no server"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_lets_nobody_or_anybody_in_is_refused(config: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         parse(ServeConfig, {"index": "runs/x", **config})

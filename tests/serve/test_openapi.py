@@ -28,6 +28,7 @@ CHECKED = [
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     from conftest import rewriter
+
     from retrievers.index import build
 
     folder = tmp_path_factory.mktemp("openapi")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from pipelines.serve.breaker import Breaker
 from pipelines.serve.cache import RewriteCache
 from pipelines.serve.endpoints import read_completion
 from pipelines.serve.errors import Refusal, Trouble
-from pipelines.serve.fetching import checked
 from pipelines.serve.feedback import FeedbackLog, read_feedback
+from pipelines.serve.fetching import checked, public
 from pipelines.serve.guard import _host
 from pipelines.serve.keys import Gate, make_key
 from pipelines.serve.room import QuickRoom
@@ -33,11 +34,12 @@ from rewrite.settings import Sampling, ServerSettings
 from rewrite.template import load_template
 from rewrite.types import Ask, Rewrite
 
+NAMES = st.text() | st.sampled_from(["choices", "message", "content", "usage"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from(["choices", "message"]), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
-)  # fmt: skip
+)
 ANY = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode())
 
 
@@ -47,9 +49,8 @@ ANY = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode(
 def test_any_body_is_an_answer_or_trouble(data: bytes) -> None:
     try:
         answer = read_completion(data, "rewriter")
-    except Trouble as trouble:
-        assert trouble.reason in ("garbage", "wrong_model")
-        return
+    except Trouble:
+        return  # any other exception fails the test
     assert isinstance(answer.text, str)
     assert answer.tokens >= 0
 
@@ -70,6 +71,17 @@ def test_any_url_is_refused_unless_its_host_is_allowed(url: str) -> None:
     with pytest.raises(Refusal) as caught:
         checked(url, Imports(hosts=("catalogues.example",)))
     assert caught.value.status in (403, 422)
+
+
+@pytest.mark.parametrize(
+    "address",
+    "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 0.0.0.0 100.64.0.1 224.0.0.1 ::1 fe80::1 fd00::1 "
+    "::ffff:127.0.0.1 ::ffff:10.0.0.1 2002:7f00:1:: 64:ff9b::7f00:1".split(),
+)
+def test_no_private_address_passes_for_a_public_one(address: str) -> None:
+    assert not public(ipaddress.ip_address(address))
+    assert public(ipaddress.ip_address("93.184.216.34"))
+    assert public(ipaddress.ip_address("2606:2800:220:1:248:1893:25c8:1946"))
 
 
 @given(st.text(), st.none() | st.text())

@@ -89,7 +89,8 @@ def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.C
 def test_nothing_outlives_the_one_who_started_it(tmp_path: Path, how: str) -> None:
     """A child with a child of its own, as vLLM has; the guardian between them and their starter."""
     inner = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-    inner += "print('up', flush=True); " + ("time.sleep(0.5); sys.exit(3)" if how == "the child ends" else "time.sleep(600)")
+    ends = "time.sleep(0.5); sys.exit(3)" if how == "the child ends" else "time.sleep(600)"
+    inner += f"print('up', flush=True); {ends}"
     parent = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-I", {guardian.__file__!r}, sys.executable, "-c", {inner!r}],
@@ -97,7 +98,7 @@ child = subprocess.Popen([sys.executable, "-I", {guardian.__file__!r}, sys.execu
 child.stdout.readline()
 print(child.pid, flush=True)
 sys.stdin.readline()
-{'child.stdin.close()' if how == 'the parent lets go' else ''}
+{"child.stdin.close()" if how == "the parent lets go" else ""}
 sys.exit(child.wait())
 """
     started = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
