@@ -16,6 +16,9 @@ from retrievers.catalogue import read_catalogue
 from retrievers.errors import BadInput
 from retrievers.types import Tool
 
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""IPv4 as networks without it write it."""
+
 
 def fetch_tools(url: str, format: str | None, settings: Imports) -> list[Tool]:
     """The tools of the catalogue at a URL."""
@@ -83,5 +86,8 @@ def checked(url: str, settings: Imports) -> tuple[httpx.URL, ipaddress.IPv4Addre
 
 def public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether an address is anybody's on the internet; one wrapped into IPv6 is looked at as it is inside."""
-    inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
+    inner: ipaddress.IPv4Address | ipaddress.IPv6Address = address
+    if isinstance(address, ipaddress.IPv6Address):
+        translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else None
+        inner = address.ipv4_mapped or address.sixtofour or translated or address
     return inner.is_global and not inner.is_multicast and not address.is_multicast

@@ -74,7 +74,7 @@ async def put_tools(body: wire.ToolsBody, parts: Parts, who: Who) -> Response:
     return reply(changed(await parts.catalogue.put([made(tool.id, tool) for tool in body.tools])))
 
 
-@router.put("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(*BODY, 503, 507))
+@router.put("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(*BODY, 404, 503, 507))
 async def put_tool(tool_id: ToolId, body: wire.ToolBody, parts: Parts, who: Who) -> Response:
     """Adds a tool, or replaces it."""
     allow(who, "write")
