@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import socket
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -64,24 +66,37 @@ def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str
     gateway = Gateway(folder, config)
     _until(f"http://127.0.0.1:{gateway.port}/readyz", '"rewriter":"ready"')
 
-    def direct() -> Iterator[Request]:
-        for text in utterances():
+    def direct(texts: list[str]) -> Iterator[Request]:
+        for text in texts:
             body = {"model": model, "messages": parts.template.render(Ask(text)), "max_tokens": ANSWER_TOKENS}
             yield "POST", "/v1/chat/completions", {**body, "temperature": 0.0, "seed": 0}
 
-    def asked(path: str) -> Iterator[Request]:
-        return (("POST", path, {"utterance": text}) for text in utterances())
-
     found: dict[str, dict[str, Figures]] = {}
-    for clients in (1, 8):
-        for path in ("/v1/rewrite", "/v1/search"):
-            peers = {"gateway": Figures(), "vLLM": Figures()}
-            most = max(4, arguments.rewrites // (4 if clients == 1 else 1))
-            for _ in range(arguments.rounds):
-                peers["gateway"].add(load(gateway.port, clients, 600, asked(path), most=most))
-                peers["vLLM"].add(load(port, clients, 600, direct(), most=most))
-            found[f"{path}, {clients} clients"] = peers
-            tell(f"{path}, {clients} clients", peers)
+    for clients, path in itertools.product((1, 8), ("/v1/rewrite", "/v1/search")):
+        peers = {"gateway": Figures(), "vLLM": Figures()}
+        most = max(4, arguments.rewrites // (4 if clients == 1 else 1))
+        for round_ in range(arguments.rounds):
+            # Both get the same texts, in turn the first: answers are as long for one as for the other.
+            texts = list(itertools.islice(utterances(), most))
+            asked = [("POST", path, {"utterance": text}) for text in texts]
+            turns = [("gateway", gateway.port, iter(asked)), ("vLLM", port, direct(texts))]
+            for peer, where, requests in turns if round_ % 2 else turns[::-1]:
+                peers[peer].add(load(where, clients, 600, requests, most=most))
+        found[f"{path}, {clients} clients"] = peers
+        tell(f"{path}, {clients} clients", peers)
+        if clients == 1:  # one after the other, so that places belong together
+            both = zip(peers["gateway"].latencies, peers["vLLM"].latencies, strict=True)
+            more = statistics.median(ours - theirs for ours, theirs in both)
+            print(f"{'':24} text by text {1000 * more:+8.1f} ms p50", flush=True)
+    gateway_figures = httpx.get(f"http://127.0.0.1:{gateway.port}/metrics", trust_env=False).text
+    for stage in ("raw", "rewrite", "lists"):
+        total, count = (
+            float(line.split()[1])
+            for kind in ("sum", "count")
+            for line in gateway_figures.splitlines()
+            if line.startswith(f'toolrewrite_stage_seconds_{kind}{{stage="{stage}"}}')
+        )
+        print(f"{'':24} {stage:10} {1000 * total / count:8.1f} ms a request")
     gateway.end()
     vllm.end()
     return found

@@ -5,44 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipelines.search import DEPTH
 from pipelines.serve import wire
+from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue import LiveCatalogue, Snapshot
 from pipelines.serve.errors import Refusal, Trouble
+from pipelines.serve.filters import Allowed, allowed_by, only
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting, Rewritten
 from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
-from retrievers.types import Ranking, ToolId
+from retrievers.types import Ranking
 from rewrite.types import Ask
 
 ALL = 1 << 30
 """More places than any ranking has."""
-Allowed = Callable[[ToolId], bool]
 log = logging.getLogger("rewrite-serve")
-
-
-@dataclass(slots=True)
-class Timings:
-    """Seconds by stage; of what happens several times, the longest."""
-
-    started: float = field(default_factory=time.monotonic)
-    stages: dict[str, float] = field(default_factory=dict)
-
-    def add(self, stage: str, since: float) -> None:
-        """One stage has ended."""
-        self.stages[stage] = max(self.stages.get(stage, 0.0), time.monotonic() - since)
-
-    def milliseconds(self, metrics: Metrics) -> dict[str, float]:
-        """All of them, told to Prometheus as well."""
-        self.add("total", self.started)
-        for stage, seconds in self.stages.items():
-            metrics.stages.labels(stage).observe(seconds)
-        return {stage: round(1000 * seconds, 3) for stage, seconds in self.stages.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +63,7 @@ class SearchService:
             request.k,
             timings.started + self._budget(request.deadline_ms),
             self._hurried(request.deadline_ms),
-            await self._allowed(snapshot, request.filters),
+            await allowed_by(request.filters, snapshot),
             timings,
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
@@ -116,7 +98,7 @@ class SearchService:
             except Trouble as trouble:
                 return wire.RewriteResult(rewrite=None, fallback=self._fallback(trouble))
             fallback = self._unusable(rewritten)
-            return wire.RewriteResult(rewrite=_rewritten(rewritten), fallback=fallback)
+            return wire.RewriteResult(rewrite=rewrite_on_wire(rewritten), fallback=fallback)
 
         results = await asyncio.gather(*map(one, utterances))
         return wire.RewriteResponse(
@@ -149,12 +131,11 @@ class SearchService:
         search = task.snapshot.search
         fused = search.fuse(utterance, ranking, lists, ALL if task.allowed else task.k, _fusion(task.loaded))
         if task.allowed:
-            kept = [hit for hit in fused if task.allowed(hit.tool_id)]
-            fused = Ranking(tuple(hit.tool_id for hit in kept), tuple(hit.score for hit in kept)).cut(task.k)
-        tools = _tools(task.snapshot, fused, ranking, lists)
+            fused = only(fused, task.allowed).cut(task.k)
+        tools = tools_on_wire(task.snapshot, fused, ranking, lists)
         task.timings.add("fuse", began)
         return wire.SearchResult(
-            detection=None, rewrite=_rewritten(rewritten) if rewritten else None, fallback=fallback, tools=tools
+            detection=None, rewrite=rewrite_on_wire(rewritten) if rewritten else None, fallback=fallback, tools=tools
         )
 
     async def _raw(self, task: _Task, utterance: str) -> Ranking:
@@ -212,12 +193,9 @@ class SearchService:
             rankings = await self._batcher.ask(search, texts, asked)
             if task.allowed is None:
                 return rankings
-            kept = [[hit for hit in ranking if task.allowed(hit.tool_id)] for ranking in rankings]
-            if asked >= every or all(len(hits) >= depth for hits in kept):
-                return [
-                    Ranking(tuple(hit.tool_id for hit in hits), tuple(hit.score for hit in hits)).cut(depth)
-                    for hits in kept
-                ]
+            kept = [only(ranking, task.allowed) for ranking in rankings]
+            if asked >= every or all(len(ranking) >= depth for ranking in kept):
+                return [ranking.cut(depth) for ranking in kept]
             asked = min(every, asked * 8)
 
     def _budget(self, wanted: int | None) -> float:
@@ -238,49 +216,8 @@ class SearchService:
     def _unusable(self, rewritten: Rewritten) -> wire.Fallback | None:
         return self._fallback(Trouble("unparseable")) if rewritten.rewrite.status == "unparseable" else None
 
-    @staticmethod
-    async def _allowed(snapshot: Snapshot, filters: wire.Filters | None) -> Allowed | None:
-        if filters is None or not (filters.provider or filters.category):
-            return None
-        labels = await asyncio.to_thread(lambda: snapshot.labels)  # reads every tool, the first time
-        wanted = [{label.casefold() for label in each} for each in (filters.provider, filters.category)]
-
-        def allowed(tool: ToolId) -> bool:
-            return all(not some or label in some for label, some in zip(labels[tool], wanted, strict=True))
-
-        return allowed
-
 
 def _fusion(loaded: Loaded | None) -> RewriteFusion:
     """As the rewriter's card has it. One that says "do not ask" and is asked nevertheless takes an equal part."""
     fusion = loaded.fusion if loaded else RewriteFusion()
     return fusion if fusion.raw < 1 else RewriteFusion()
-
-
-def _rewritten(found: Rewritten) -> wire.Rewritten:
-    rewrite = found.rewrite
-    return wire.Rewritten(
-        status=rewrite.status, lines=list(rewrite.lines), cached=found.cached, finished=rewrite.finished
-    )
-
-
-def _tools(snapshot: Snapshot, fused: Ranking, raw: Ranking, lists: Sequence[Ranking]) -> list[wire.FoundTool]:
-    """The tools of a ranking, each with the lists that hold it."""
-    named = [("raw", raw), *((f"line {number}", ranking) for number, ranking in enumerate(lists, 1))]
-    places = [(name, {tool: place for place, tool in enumerate(ranking.ids, 1)}) for name, ranking in named]
-    found = []
-    for hit in fused:
-        tool = snapshot.index.tools[hit.tool_id]
-        by = [wire.Place(list=name, place=known[tool.id]) for name, known in places if tool.id in known]
-        found.append(
-            wire.FoundTool(
-                id=tool.id,
-                name=tool.name,
-                description=tool.description,
-                provider=tool.provider,
-                category=tool.category,
-                score=hit.score,
-                found_by=by,
-            )
-        )
-    return found
