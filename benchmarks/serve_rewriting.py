@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import random
 import socket
 import statistics
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import httpx
 from serve_clients import Figures, Request, load
-from serve_load import Child, Gateway, tell, utterances
+from serve_load import NUMBERS, SAID, Child, Gateway, tell
 
 from pipelines.rewriters import RewriterSettings, find_parts
 from rewrite.backends.server import ServerBackend
@@ -76,10 +77,10 @@ def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str
         peers = {"gateway": Figures(), "vLLM": Figures()}
         most = max(4, arguments.rewrites // (4 if clients == 1 else 1))
         for round_ in range(arguments.rounds):
-            # Both get the same texts, in turn the first: answers are as long for one as for the other.
-            texts = list(itertools.islice(utterances(), most))
-            asked = [("POST", path, {"utterance": text}) for text in texts]
-            turns = [("gateway", gateway.port, iter(asked)), ("vLLM", port, direct(texts))]
+            # The same words for both, so that answers are as long, behind numbers of their own: no prefix is known.
+            said = random.sample(SAID, most)
+            asked = [("POST", path, {"utterance": text}) for text in numbered(said)]
+            turns = [("gateway", gateway.port, iter(asked)), ("vLLM", port, direct(numbered(said)))]
             for peer, where, requests in turns if round_ % 2 else turns[::-1]:
                 peers[peer].add(load(where, clients, 600, requests, most=most))
         found[f"{path}, {clients} clients"] = peers
@@ -100,6 +101,11 @@ def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str
     gateway.end()
     vllm.end()
     return found
+
+
+def numbered(texts: list[str]) -> list[str]:
+    """Texts that nobody has seen."""
+    return [f"{next(NUMBERS):08} {text}" for text in texts]
 
 
 def _cuda() -> bool:
