@@ -23,6 +23,7 @@ from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend
 from rewrite.folder import CARD
+from rewrite.rewriter import Rewriter
 from rewrite.settings import ServerSettings
 
 RETRY = 5.0
@@ -38,12 +39,16 @@ class Models:
     """The rewriter's life, beside the requests."""
 
     def __init__(self, settings: ServedRewriter, rewriting: Rewriting, metrics: Metrics, device: str | None) -> None:
-        """Finds and checks the parts; nothing is started yet."""
+        """Finds and checks the parts, and loads what runs in this process; nothing is started yet."""
         if isinstance(settings.engine, ManagedVllm) and not installed():
             log.warning("vLLM is not installed: the rewriter runs in this process by transformers, which is slower")
             settings = replace(settings, engine=InProcess())
         self.settings, self.rewriting, self._metrics, self._device = settings, rewriting, metrics, device
         self.parts = find_parts(settings.plain())
+        self._room_and_cpu = _fits(self.parts) if isinstance(settings.engine, ManagedVllm) else (0, True)
+        self._first: Rewriter | None = None
+        if isinstance(settings.engine, InProcess):
+            self._first = load_rewriter(settings.plain(), self.parts, device)
         self._stamp = self._card_stamp()
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
@@ -91,6 +96,8 @@ class Models:
 
     async def close(self) -> None:
         """Ends what was started."""
+        if self._leaving is not None:
+            self._leaving.cancel()
         await self._stop_vllm()
         if self._local is not None:
             self._local.close()
@@ -133,7 +140,7 @@ class Models:
         if isinstance(self.settings.engine, InProcess):
             await self._load_here(parts)
         elif isinstance(self.settings.engine, ManagedVllm) and self._needs_restart(old, parts):
-            self.parts = parts
+            self.parts, self._room_and_cpu = parts, await asyncio.to_thread(_fits, parts)
             await self._stop_vllm()
             await self._start_vllm(self.settings.engine)
             return
@@ -166,7 +173,9 @@ class Models:
 
     async def _load_here(self, parts: Parts) -> None:
         assert isinstance(self.settings.engine, InProcess)
-        rewriter = await asyncio.to_thread(load_rewriter, self.settings.plain(), parts, self._device)
+        rewriter, self._first = self._first, None
+        if rewriter is None:
+            rewriter = await asyncio.to_thread(load_rewriter, self.settings.plain(), parts, self._device)
         backend: Backend = rewriter.backend
         name = f"{SERVED}-{parts.facts.get('fingerprint', 'local')}"
         room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
@@ -216,7 +225,7 @@ class Models:
             server.backends.clear()
             self._metrics.endpoint_up.labels(server.name).set(0)
 
-        rank, on_cpu = await asyncio.to_thread(_fits, self.parts)
+        rank, on_cpu = self._room_and_cpu
         self._process = VllmProcess(managed, self.parts.model, rank, up, down, on_cpu)
         self._task = asyncio.create_task(self._process.run())
 
@@ -230,7 +239,7 @@ class Models:
         """A running vLLM takes another adapter of the same model, if there is room for its rank."""
         if None in (old.adapter, new.adapter) or old.model != new.model:
             return True
-        return _fits(new)[0] > _fits(old)[0]
+        return _fits(new)[0] > self._room_and_cpu[0]
 
     def _card_stamp(self) -> tuple[int, int, int] | None:
         if self.settings.path is None:

@@ -72,6 +72,10 @@ def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.C
             ({"index": str(tmp_path / "nowhere")}, "rewrite-index build"),
             ({"retriever": "dense"}, "it has bm25"),
             ({"rewriter": {"path": str(tmp_path)}}, "not a finished rewriter"),
+            (
+                {"rewriter": {"base": str(index), "template": "needs", "engine": {"kind": "transformers"}}},
+                "no model weights",
+            ),
             ({"deadline": 5}, "did you mean deadline_ms?"),
             ({"port": port}, f"cannot listen on 127.0.0.1:{port}"),
         ):
