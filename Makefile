@@ -41,7 +41,7 @@ check: setup  ## lint, formatting and types
 	$(BIN)/mypy
 
 test: check  ## check, then all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest  # two threads on a busy two-core machine spin more than they compute
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile  # two processes of one thread: two threads spin more than they compute
 
 bench: setup  ## small benchmark against rank-bm25 and plain bm25s
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index_scale.py --tools 5000

@@ -115,19 +115,24 @@ def batch(argv: Sequence[str] | None = None) -> int:
 
 def serve(argv: Sequence[str] | None = None) -> int:
     """rewrite-serve: the rewriter in front of an index."""
-    return _not_yet("rewrite-serve", argv)
-
-
-def _not_yet(name: str, argv: Sequence[str] | None) -> int:
-    """A command whose name is taken and whose work is not in this version: it says so and does nothing."""
     parser = argparse.ArgumentParser(
-        name,
-        description=f"{name} is not part of this version; all other commands are.",
+        "rewrite-serve",
+        description="Serve a tool index over HTTP, with a rewriter beside it. `rewrite-serve key` makes an API key.",
         epilog=EXITS,
     )
-    parser.parse_known_args(argv)
-    print(f"{name}: not part of this version; all other commands are", file=sys.stderr)
-    return 2
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["key"]:
+        parser = argparse.ArgumentParser("rewrite-serve key", description="Make an API key.", epilog=EXITS)
+        parser.add_argument("--name", default="new", help="what logs call it (new)")
+        parser.add_argument(
+            "--scope", action="append", choices=["search", "write", "admin"], help="what it is for (search)"
+        )
+        parser.set_defaults(handler=_later("serve_commands", "key"))
+        return run(parser, given[1:])
+    _config_arguments(parser, "configs/serve/")
+    parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    parser.set_defaults(handler=_later("serve_commands", "serve"))
+    return run(parser, given)
 
 
 def _config_arguments(parser: argparse.ArgumentParser, examples: str, flag: str | None = None) -> None:

@@ -84,7 +84,7 @@ class Rewriters:
     def _asked(self, rewriter: Rewriter, use: Use, split: str) -> Timed[list[Rewrite]]:
         bench = self._bench
         search, raw = bench.search(use.place, self._parts[use.rewriter].phrasing), bench.raw(use.place, split)
-        asks = search.asks(bench.trial.texts(split), raw.value, rewriter)
+        asks = search.asks(bench.trial.texts(split), raw.value, rewriter.template)
         return bench.timed(lambda: rewriter.rewrite(asks, bench.context.show_progress))
 
     def rank(self, use: Use, fusion: RewriteFusion | None) -> tuple[list[Ranking], float, Fused]:

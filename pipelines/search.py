@@ -14,6 +14,7 @@ from retrievers.index import Index
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
 from rewrite.rewriter import Rewriter
+from rewrite.template import Template
 from rewrite.types import Ask, Rewrite
 
 CHUNK = 256
@@ -65,7 +66,7 @@ class ToolSearch:
                 for utterance, ranking in zip(utterances, raw, strict=True)
             ]
         raw = self.ask(utterances, max(k, DEPTH))
-        rewrites = self._rewriter.rewrite(self.asks(utterances, raw, self._rewriter), self._progress)
+        rewrites = self._rewriter.rewrite(self.asks(utterances, raw, self._rewriter.template), self._progress)
         lists = self.lists(rewrites)
         return [
             Found(self.fuse(utterance, ranking, lines, k), ranking, rewrite, tuple(lines))
@@ -78,9 +79,9 @@ class ToolSearch:
         """The raw list and the lists of a rewrite as one."""
         return self._names.promote(utterance, with_raw(raw, lists, k, fusion or self._fusion), k)
 
-    def asks(self, utterances: Sequence[str], raw: Sequence[Ranking], rewriter: Rewriter) -> list[Ask]:
-        """What the rewriter is given: utterances, and the tools they found where its template shows some."""
-        shown, most = rewriter.template.candidates, rewriter.template.most_characters
+    def asks(self, utterances: Sequence[str], raw: Sequence[Ranking], template: Template) -> list[Ask]:
+        """What a rewriter is given: utterances, and the tools they found where its template shows some."""
+        shown, most = template.candidates, template.most_characters
         if not shown:
             return [Ask(utterance) for utterance in utterances]
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rewrite.backends.base import Backend
+from rewrite.backends.base import Backend, Room
 from rewrite.settings import Sampling
 from rewrite.template import Template
 from rewrite.types import Ask, Prompt, Rewrite
@@ -40,7 +40,7 @@ class Rewriter:
         return found
 
 
-def fit(template: Template, backend: Backend, asks: Sequence[Ask], most_tokens: int) -> list[tuple[Prompt | None, int]]:
+def fit(template: Template, backend: Room, asks: Sequence[Ask], most_tokens: int) -> list[tuple[Prompt | None, int]]:
     """For every ask its prompt and how many candidates were cut so that it fits; None where even none of them fits.
 
     Candidates go from the back. The utterance is never cut: a query that is too long by itself is not asked.

@@ -1,14 +1,17 @@
-"""What several tests need: varied tools, an encoder that counts, scripted answers, a model folder, a folder's state."""
+"""What several tests need: tools of all kinds, an encoder that counts, scripted answers, models, servers, states."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -172,3 +175,73 @@ def state(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
+
+
+Reply = tuple[int, Any]
+"""A status, and bytes or what becomes JSON."""
+
+
+class ModelServer(ThreadingHTTPServer):
+    """A real HTTP server in a model's place: it answers as `answer` says, or has the `manners` that a test gives it."""
+
+    daemon_threads = True
+    request_queue_size = 128
+    name = "rewriter"
+
+    def __init__(self, answer: Callable[[str], str] = lambda text: f"- {text}", port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _ModelHandler)
+        self.answer = answer
+        self.manners: Callable[[BaseHTTPRequestHandler, dict[str, Any]], Reply | None] = lambda handler, body: None
+        """What a chat completion is answered with; None: as usual."""
+        self.asked: list[dict[str, Any]] = []
+        self.context = 2048
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> Reply | None:
+        if handler.path == "/v1/models":
+            return 200, {"data": [{"id": self.name, "max_model_len": self.context}]}
+        if handler.path == "/tokenize":
+            return 200, {"count": sum(len(message["content"].split()) for message in body["messages"])}
+        if handler.path != "/v1/chat/completions":
+            return 404, {"error": {"message": "not here"}}
+        self.asked.append(body)
+        return self.manners(handler, body) or completion(self.answer(body["messages"][-1]["content"]), body["model"])
+
+
+def completion(text: Any, model: str = "rewriter", reason: str = "stop") -> Reply:
+    """A chat completion."""
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason}
+    return 200, {"model": model, "choices": [choice], "usage": {"completion_tokens": 3}}
+
+
+class _ModelHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: ModelServer
+
+    def do_GET(self) -> None:
+        self._send(self.server.reply(self, {}))
+
+    def do_POST(self) -> None:
+        self._send(self.server.reply(self, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+
+    def _send(self, reply: Reply | None) -> None:
+        status, facts = reply or (500, {})
+        data = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except OSError:
+            self.close_connection = True  # nobody waited
+
+    def log_message(self, *_: object) -> None:
+        pass

@@ -17,6 +17,7 @@ from pipelines import config as configs
 from pipelines.batch.settings import BatchConfig
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
+from pipelines.serve.settings import ServeConfig
 from pipelines.sft import SftConfig
 from pipelines.targets import TargetsConfig
 from retrievers.index import Index
@@ -28,6 +29,7 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"],
     "rewrite-train": ["targets", "sft", "merge"],
+    "rewrite-serve": ["key"],
 }
 CONFIG_KINDS = {
     "index": IndexConfig,
@@ -35,6 +37,7 @@ CONFIG_KINDS = {
     "targets": TargetsConfig,
     "sft": SftConfig,
     "batch": BatchConfig,
+    "serve": ServeConfig,
 }
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 

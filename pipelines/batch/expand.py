@@ -115,7 +115,7 @@ class Expander:
         asks = [Ask(text) for text in new]
         if self._search is not None and self._rewriter.template.candidates:
             opened.raw = self._raw(list(opened.keys))
-            asks = self._search.asks(new, [opened.raw[text] for text in new], self._rewriter)
+            asks = self._search.asks(new, [opened.raw[text] for text in new], self._rewriter.template)
         fitted = fit(self._rewriter.template, self._rewriter.backend, asks, self._rewriter.sampling.most_tokens)
         for text, (prompt, cut) in zip(new, fitted, strict=True):
             key = opened.keys[text]

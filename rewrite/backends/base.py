@@ -11,8 +11,8 @@ from rewrite.settings import BackendSettings, Sampling
 from rewrite.types import Answer, Prompt
 
 
-class Backend(Protocol):
-    """A model that answers prompts."""
+class Room(Protocol):
+    """What can be told of a model's room."""
 
     @property
     def tells_too_long(self) -> bool:
@@ -27,6 +27,10 @@ class Backend(Protocol):
     def count(self, prompts: Sequence[Prompt]) -> list[int] | None:
         """Tokens of each prompt, chat template and all; None where this backend cannot tell."""
         ...
+
+
+class Backend(Room, Protocol):
+    """A model that answers prompts."""
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False

@@ -28,7 +28,7 @@ from rewrite.settings import Sampling, ServerSettings
 from rewrite.types import Answer, Prompt
 
 T = TypeVar("T")
-_TOO_LONG = re.compile(
+TOO_LONG = re.compile(
     r"context[ _-]?(length|size|window)|maximum (model|input) length|prompt is too long|input token count", re.I
 )
 
@@ -45,13 +45,13 @@ class ServerBackend:
         adapter: Path | None = None,
         device: str | None = None,
     ) -> None:
-        self._settings, self._model = settings, settings.model
+        self._settings, self.model = settings, settings.model
         self._client = HttpClient(settings)
         self._url = self._client.url
         self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="ask")
         self._counts = True
         if adapter is not None:
-            self._model = self._loaded(adapter)
+            self.model = self._loaded(adapter)
 
     @cached_property
     def context(self) -> int | None:
@@ -61,7 +61,7 @@ class ServerBackend:
         response = self._client.send("GET", f"{self._url}/models")
         try:
             known = {model["id"]: model for model in response.json()["data"]} if response.is_success else {}
-            named = known.get(self._model, {})
+            named = known.get(self.model, {})
             # An adapter has the room of the model that it is for.
             most = named.get("max_model_len") or known.get(named.get("parent"), {}).get("max_model_len")
             return int(most) if most else None
@@ -111,7 +111,7 @@ class ServerBackend:
         while len(found) < sampling.answers:  # some servers give one answer however many are asked for
             missing = sampling.answers - len(found)
             body = {
-                "model": self._model,
+                "model": self.model,
                 "messages": prompt,
                 "max_tokens": sampling.most_tokens,
                 "temperature": sampling.temperature,
@@ -142,7 +142,7 @@ class ServerBackend:
         return [Answer(text, share + (place < over), ended != "length") for place, (text, ended) in enumerate(choices)]
 
     def _counted(self, prompt: Prompt, stop: Event) -> int | None:
-        body = {"model": self._model, "messages": prompt, "add_generation_prompt": True}
+        body = {"model": self.model, "messages": prompt, "add_generation_prompt": True}
         response = self._client.send("POST", f"{self._url.removesuffix('/v1')}/tokenize", body, stop)
         if self._too_long(response) and self.context:
             return self.context + 1  # at the least
@@ -170,13 +170,13 @@ class ServerBackend:
         return name
 
     def _too_long(self, response: httpx.Response) -> bool:
-        return response.status_code in (400, 413, 422) and bool(_TOO_LONG.search(self._client.message(response)))
+        return response.status_code in (400, 413, 422) and bool(TOO_LONG.search(self._client.message(response)))
 
     def _complaint(self, response: httpx.Response) -> str:
         ways = {
             401: f"put a key that it takes into ${self._settings.key_variable}",
             403: f"put a key that may do this into ${self._settings.key_variable}",
-            404: f"look at the url and at the model's name, {self._model}",
+            404: f"look at the url and at the model's name, {self.model}",
         }
         way = ways.get(response.status_code, "change what it complains about")
         return f"the server {self._url} refuses ({self._client.message(response)}); {way}"

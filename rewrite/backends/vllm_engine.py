@@ -47,7 +47,7 @@ class VllmBackend:
         self._tokenizer = load_tokenizer(model)
         options: dict[str, Any] = {"max_model_len": settings.context} if settings.context else {}
         if adapter is not None:
-            options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(adapter, model)}
+            options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": lora_room(adapter, model)}
         from vllm import LLM
 
         with _callers_random_numbers(), _out_of_sight("llvmlite.binding.ffi"):
@@ -211,7 +211,7 @@ def _platform(device: str | None) -> str:
     return kind
 
 
-def _rank(adapter: Path, model: Path) -> int:
+def lora_room(adapter: Path, model: Path) -> int:
     """The room to make for an adapter: its rank, or the next that vLLM knows."""
     rank = int(adapter_config(adapter, model).get("r", 0))
     room = next((known for known in RANKS if known >= rank > 0), None)

@@ -1,0 +1,1 @@
+"""`rewrite-serve`: the rewriter and the tool index behind one HTTP door."""

@@ -1,0 +1,172 @@
+"""Models that answer one prompt at a time, each behind a breaker: servers, or a model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import httpx
+
+from pipelines.serve.breaker import Breaker
+from pipelines.serve.errors import Trouble
+from rewrite.backends.server import TOO_LONG, ServerBackend
+from rewrite.rewriter import Rewriter
+from rewrite.settings import Sampling
+from rewrite.types import Answer, Prompt
+
+log = logging.getLogger("rewrite-serve")
+MOST_BYTES = 1_000_000
+"""Of a server's answer; more is no answer to a prompt of ours."""
+
+
+class Endpoint(Protocol):
+    """Somewhere a prompt can be answered."""
+
+    name: str
+    breaker: Breaker
+
+    def serves(self, model: str) -> bool:
+        """Whether it has that model now."""
+        ...
+
+    async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
+        """One answer, or Trouble."""
+        ...
+
+
+class ServerEndpoint:
+    """An OpenAI-compatible server."""
+
+    def __init__(
+        self, name: str, client: httpx.AsyncClient, breaker: Breaker, key_variable: str, forgets: bool = False
+    ) -> None:
+        """`forgets`: it was made to load what it serves, and has it no more when somebody starts it again."""
+        self.name, self.breaker, self.url, self._forgets = name, breaker, "", forgets
+        self.backends: dict[str, ServerBackend] = {}
+        """The models it serves, each with what counts its tokens."""
+        self._client, self._key_variable = client, key_variable
+
+    def serves(self, model: str) -> bool:
+        """Whether it has that model now."""
+        return model in self.backends
+
+    async def unload(self, model: str) -> None:
+        """Has a vLLM forget an adapter; one that will not is no worse for it."""
+        with contextlib.suppress(httpx.HTTPError, Trouble):
+            await self._post(f"{self.url}/unload_lora_adapter", {"lora_name": model})
+
+    async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
+        """One answer by POST /chat/completions."""
+        body = {
+            "model": model,
+            "messages": prompt,
+            "max_tokens": sampling.most_tokens,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            **({"top_p": sampling.top_p} if sampling.temperature > 0 else {}),
+        }
+        try:
+            status, data = await self._post(f"{self.url}/chat/completions", body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Trouble("unavailable", type(error).__name__) from error
+        if status >= 500 or status in (408, 429):
+            raise Trouble("unavailable", f"status {status}")
+        if status in (400, 413, 422) and TOO_LONG.search(data.decode("utf-8", "replace")):
+            raise Trouble("too_long", blame=False)
+        if status == 404 and self._forgets:
+            self.backends.pop(model, None)
+        if status != 200:
+            raise Trouble("refused", f"status {status}")
+        return read_completion(data, model)
+
+    async def _post(self, url: str, body: Any) -> tuple[int, bytes]:
+        key = os.environ.get(self._key_variable, "").strip()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with self._client.stream("POST", url, json=body, headers=headers) as response:
+            found = bytearray()
+            async for some in response.aiter_bytes():
+                found += some
+                if len(found) > MOST_BYTES:
+                    raise Trouble("garbage", f"more than {MOST_BYTES} bytes")
+            return response.status_code, bytes(found)
+
+
+def read_completion(data: bytes, model: str) -> Answer:
+    """The answer in a response's body. Whatever is not one is Trouble."""
+    try:
+        facts = json.loads(data)
+        choice = facts["choices"][0]
+        text, ended = choice["message"].get("content") or "", choice.get("finish_reason")
+        tokens = int((facts.get("usage") or {}).get("completion_tokens") or 0)
+        answered = facts.get("model")
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise Trouble("garbage", type(error).__name__) from error
+    if not isinstance(text, str):
+        raise Trouble("garbage", "the answer is no text")
+    if isinstance(answered, str) and not answered.startswith(model):  # providers add a date to the name
+        raise Trouble("wrong_model")
+    return Answer(text, max(tokens, 0), ended != "length")
+
+
+class LocalEndpoint:
+    """A model in this process: one batch at a time, made of what came together meanwhile."""
+
+    def __init__(self, rewriter: Rewriter, model: str, breaker: Breaker, batch: int) -> None:
+        self.name, self.breaker = "transformers", breaker
+        self._rewriter, self._model, self._batch = rewriter, model, batch
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rewrite")
+        self._waiting: list[tuple[Prompt, asyncio.Future[Answer]]] = []
+        self._busy = False
+
+    def serves(self, model: str) -> bool:
+        """Whether it is that model."""
+        return model == self._model
+
+    async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
+        """One answer, in a batch with others'."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((prompt, done))
+        if not self._busy:
+            self._start(loop, sampling)
+        return await done
+
+    def _start(self, loop: asyncio.AbstractEventLoop, sampling: Sampling) -> None:
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+        some, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
+        self._busy = bool(some)
+        if some:
+            running = loop.run_in_executor(
+                self._pool, self._rewriter.backend.generate, [prompt for prompt, _ in some], sampling
+            )
+            running.add_done_callback(lambda ended: self._finish(loop, sampling, [done for _, done in some], ended))
+
+    def _finish(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sampling: Sampling,
+        waiting: Sequence[asyncio.Future[Answer]],
+        ended: asyncio.Future[list[list[Answer]]],
+    ) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None:
+            log.error("the model in this process failed", exc_info=error)
+        failed = ended.cancelled() or error is not None
+        for place, done in enumerate(waiting):
+            if done.done():
+                continue
+            if failed:
+                done.set_exception(Trouble("unavailable", "the model in this process failed"))
+            else:
+                done.set_result(ended.result()[place][0])
+        self._start(loop, sampling)
+
+    def close(self) -> None:
+        """Lets the thread go."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,88 @@
+"""All parts of a server put together, and what goes on beside its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from pipelines.index import make_context
+from pipelines.rewriters import PHRASING
+from pipelines.serve import tracing
+from pipelines.serve.batcher import Batcher
+from pipelines.serve.catalogue import LiveCatalogue
+from pipelines.serve.feedback import FeedbackLog
+from pipelines.serve.keys import Gate
+from pipelines.serve.metrics import Metrics
+from pipelines.serve.models import RETRY, Models
+from pipelines.serve.rewriting import Rewriting
+from pipelines.serve.service import SearchService
+from pipelines.serve.settings import ServeConfig
+
+log = logging.getLogger("rewrite-serve")
+
+
+class Gateway:
+    """Opens the index and finds the rewriter; a config that cannot work fails here, before anybody listens."""
+
+    def __init__(self, config: ServeConfig, device: str | None = None) -> None:
+        if config.traces:
+            tracing.start()
+        self.config, self.metrics = config, Metrics()
+        self.gate = Gate(config.keys, config.anonymous)
+        self.batcher = Batcher(config.workers, config.batch, config.limits.waiting)
+        self.models: Models | None = None
+        phrasing = PHRASING
+        if config.rewriter is not None:
+            served = config.rewriter
+            rewriting = Rewriting(served.concurrency, served.cache, self.metrics)
+            self.models = Models(served, rewriting, self.metrics, device)
+            phrasing = self.models.parts.phrasing
+        self.catalogue = LiveCatalogue(
+            Path(config.index).expanduser(), config.retriever, make_context(device), self.metrics, phrasing
+        )
+        self.service = SearchService(
+            self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
+        )
+        self.service.rewriting = self.models.rewriting if self.models else None
+        self.feedback = FeedbackLog(Path(config.feedback).expanduser()) if config.feedback else None
+        self.draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Starts the rewriter and the watching."""
+        if self.models is not None:
+            await self.models.start()
+            self._tasks.append(asyncio.create_task(self._every(RETRY, self._tend)))
+        if self.config.watch_seconds:
+            self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
+
+    async def stop(self) -> None:
+        """Ends everything that was started; a change of the catalogue that is under way ends first."""
+        self.draining = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.models is not None:
+            await self.models.close()
+        self.batcher.close()
+        await asyncio.to_thread(self.catalogue.close)
+
+    async def refresh(self) -> None:
+        """Takes up newer versions of index and rewriter, if there are any."""
+        await self.catalogue.refresh()
+        if self.models is not None and await self.models.refresh():
+            await self.catalogue.show_as(self.models.parts.phrasing)
+
+    async def _tend(self) -> None:
+        if self.models is not None:
+            await self.models.tend()
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception:  # the watch goes on, whatever it saw
+                log.exception("watching failed")
+            await asyncio.sleep(seconds)

@@ -1,0 +1,266 @@
+"""What can be set of the server. Stdlib only, so that reading a config costs nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipelines.rewriters import RewriterSettings
+from retrievers.errors import BadInput
+from retrievers.settings import RewriteFusion
+from rewrite.settings import Sampling, ServerSettings, TransformersSettings, VllmSettings
+
+Scope = Literal["search", "write", "admin"]
+"""search: ask. write: change the catalogue, give feedback. admin: the routes that are off by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedVllm:
+    """vLLM as a child of this server: started, watched, started again."""
+
+    kind: Literal["vllm"] = "vllm"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto: as the model has it on GPUs, float32 on CPUs."""
+    context: int = 0
+    """Tokens of prompt and answer together; 0: as the model has it."""
+    memory: float = 0.9
+    """The share of a GPU's memory that vLLM takes; on a CPU, gibibytes of its cache are $VLLM_CPU_KVCACHE_SPACE."""
+    eager: bool = False
+    """Skip compilation: starts faster, answers slower."""
+    port: int = 0
+    """0: any that is free. It listens on the loopback alone."""
+    logs: str = "runs/serve/logs"
+    """The folder of its output; the last few starts are kept."""
+    start_seconds: float = 600.0
+    """Seconds to become healthy before it is started again."""
+    options: tuple[str, ...] = ()
+    """Further options of vLLM, such as --tensor-parallel-size=2."""
+
+    def __post_init__(self) -> None:
+        if self.context < 0 or not 0 < self.memory <= 1 or self.start_seconds <= 0 or not 0 <= self.port < 65536:
+            raise BadInput("context and port must not be negative, memory is a share, start_seconds is positive")
+        taken = ("--host", "--port", "--model", "--served-model-name", "--api-key", "--trust-remote-code")
+        for option in self.options:
+            if option.partition("=")[0] in taken:
+                raise BadInput(f"{option.partition('=')[0]} is not for `options`: the server sets it", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalServers:
+    """OpenAI-compatible servers that somebody else runs; the next is asked where one fails."""
+
+    urls: tuple[str, ...]
+    """Each up to and with /v1."""
+    model: str
+    """The name the servers know the model by."""
+    kind: Literal["servers"] = "servers"
+    key_variable: str = "OPENAI_API_KEY"
+    """The environment variable that holds their API key; nothing is sent where it is not set."""
+    context: int = 0
+    """Tokens of prompt and answer together; 0: ask the server, which may not say."""
+    load_adapter: bool = False
+    """Have them load the rewriter's adapter, by its path: for vLLM with runtime updating on the same disk."""
+
+    def __post_init__(self) -> None:
+        if not self.urls:
+            raise BadInput("there is no server to ask", "urls")
+        if len(set(self.urls)) < len(self.urls):
+            raise BadInput("a server stands there twice", "urls")
+        for url in self.urls:
+            ServerSettings(url, self.model, context=self.context)
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """The model in this process, by transformers."""
+
+    kind: Literal["transformers"] = "transformers"
+    batch_size: int = 8
+    """Utterances answered at a time."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise BadInput("at least 1", "batch_size")
+
+
+Engine = ManagedVllm | ExternalServers | InProcess
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRewriter:
+    """A rewriter and what runs it."""
+
+    path: str | None = None
+    """A rewriter's folder, or the training run it came from."""
+    base: str | None = None
+    """Without `path` the model that is asked as it is; with it, where the adapter's base model lies now."""
+    template: str | None = None
+    """A bundled template or a YAML file; a trained rewriter brings its own."""
+    phrasing: str = ""
+    sampling: Sampling = field(default_factory=Sampling)
+    fusion: RewriteFusion | None = None
+    """How its lists join the raw query's; not set: as the rewriter's card says."""
+    engine: Engine = field(default_factory=ManagedVllm)
+    concurrency: int = 64
+    """Utterances at the model at the same time; as many again may wait."""
+    cache: int = 10_000
+    """Rewrites that are remembered."""
+    failures: int = 5
+    """Failures in a row after which a model is left alone for a while."""
+
+    def __post_init__(self) -> None:
+        if min(self.concurrency, self.failures) < 1 or self.cache < 0:
+            raise BadInput("concurrency and failures are at least 1, cache is not negative")
+        self.plain()
+
+    def plain(self, url: str = "") -> RewriterSettings:
+        """The same rewriter as evaluation and batch jobs know it."""
+        match self.engine:
+            case ExternalServers() as servers:
+                backend: ServerSettings | VllmSettings | TransformersSettings = ServerSettings(
+                    url or servers.urls[0],
+                    servers.model,
+                    key_variable=servers.key_variable,
+                    context=servers.context,
+                    timeout=10.0,
+                    retries=0,
+                )
+            case ManagedVllm() as vllm:
+                backend = VllmSettings(context=vllm.context, memory=vllm.memory, eager=vllm.eager, dtype=vllm.dtype)
+            case InProcess() as local:
+                backend = TransformersSettings(batch_size=local.batch_size)
+        return RewriterSettings(self.path, self.base, self.template, backend, self.sampling, self.phrasing)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySettings:
+    """An API key, as `rewrite-serve key` prints it; the key itself is nowhere."""
+
+    name: str
+    sha256: str
+    scopes: tuple[Scope, ...] = ("search",)
+    per_minute: int = 0
+    """Utterances and changes a minute; 0: as many as the server bears."""
+    concurrent: int = 0
+    """Requests at the same time; 0: as many as the server bears."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise BadInput("a key's hash is 64 hexadecimal digits; make one with `rewrite-serve key`", "sha256")
+        if not re.fullmatch(r"[\w.-]{1,64}", self.name):
+            raise BadInput("a key's name is made of at most 64 letters, digits, - . and _", "name")
+        if not self.scopes or min(self.per_minute, self.concurrent) < 0:
+            raise BadInput("a key has at least one scope, and limits that are not negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request, and all of them together, may cost."""
+
+    bytes: int = 1_048_576
+    """Of a request's body."""
+    utterances: int = 64
+    """In one request."""
+    characters: int = 8_000
+    """Of an utterance."""
+    places: int = 200
+    """The largest k."""
+    in_flight: int = 256
+    """Requests at the same time; the next gets 429."""
+    waiting: int = 1_024
+    """Texts that wait for retrieval; the next get 429."""
+    tools: int = 500
+    """In one change of the catalogue."""
+    body_seconds: float = 10.0
+    """For a request's body to arrive."""
+
+    def __post_init__(self) -> None:
+        counts = (self.utterances, self.characters, self.places, self.in_flight, self.waiting, self.tools)
+        if min(counts) < 1 or self.bytes < 1024 or self.body_seconds <= 0:
+            raise BadInput("limits are at least 1, bytes at least 1024")
+        if self.characters > 20_000 or self.waiting < self.utterances:
+            raise BadInput("characters are at most 20000, and as many texts may wait as one request has")
+
+
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """Catalogues fetched from URLs, on an admin's word."""
+
+    hosts: tuple[str, ...] = ()
+    """Hosts that may be asked; none: no import at all."""
+    private: bool = False
+    """Also hosts with private addresses, and plain http."""
+    bytes: int = 20_000_000
+    seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.bytes < 1 or self.seconds <= 0:
+            raise BadInput("bytes and seconds are positive")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """`rewrite-serve`."""
+
+    index: str
+    """The folder of the index."""
+    retriever: str = "dense"
+    """Which of the index's retrievers answers."""
+    rewriter: ServedRewriter | None = None
+    """None: raw retrieval alone."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    hosts: tuple[str, ...] = ()
+    """Names by which callers may address the server; none: its own on the loopback, any elsewhere."""
+    keys: tuple[KeySettings, ...] = ()
+    anonymous: tuple[Scope, ...] = ()
+    """What callers without a key may do."""
+    admin: bool = False
+    """Turns the admin routes on."""
+    deadline_ms: int = 800
+    """Until when the rewriter may answer, where a request does not say; raw retrieval does not wait for it."""
+    longest_deadline_ms: int = 30_000
+    limits: Limits = field(default_factory=Limits)
+    workers: int = 2
+    """Threads that search."""
+    batch: int = 16
+    """Texts that are searched together at the most; more are padded more than they gain."""
+    feedback: str = ""
+    """The folder for what callers confirm; empty: not taken."""
+    imports: Imports = field(default_factory=Imports)
+    watch_seconds: float = 2.0
+    """How often index and rewriter are looked at for a newer version; 0: never."""
+    drain_seconds: float = 30.0
+    """For requests under way when the server is told to stop."""
+    log_queries: bool = False
+    """Write what users say into the log."""
+    traces: bool = False
+    """OpenTelemetry spans, sent where $OTEL_EXPORTER_OTLP_ENDPOINT says."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536 or min(self.workers, self.batch) < 1:
+            raise BadInput("port is below 65536, workers and batch are at least 1")
+        if not 1 <= self.deadline_ms <= self.longest_deadline_ms:
+            raise BadInput("between 1 and longest_deadline_ms", "deadline_ms")
+        if min(self.watch_seconds, self.drain_seconds) < 0:
+            raise BadInput("watch_seconds and drain_seconds must not be negative")
+        if len({key.name for key in self.keys}) < len(self.keys):
+            raise BadInput("two keys have the same name", "keys")
+        if not self.keys and not self.anonymous:
+            raise BadInput(
+                "nobody could get in: make a key with `rewrite-serve key`, or say with `anonymous` what callers "
+                "without one may do",
+                "keys",
+            )
+        if not self.loopback and set(self.anonymous) - {"search"}:
+            raise BadInput("callers without a key may at most search, unless the host is the loopback", "anonymous")
+
+    @property
+    def loopback(self) -> bool:
+        """True where only this machine can call."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

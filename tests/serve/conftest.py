@@ -1,0 +1,111 @@
+"""A real server in a thread, before a real index, asked over real sockets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
+
+from pipelines.config import parse
+from pipelines.serve.gateway import Gateway
+from pipelines.serve.server import Server
+from pipelines.serve.settings import ServeConfig
+from retrievers.encoder import fingerprint
+from retrievers.index import build
+from rewrite.folder import Card, save_folder
+from rewrite.template import Template
+
+
+class Running:
+    """A server that is up, and a client for it."""
+
+    def __init__(self, gateway: Gateway, port: int) -> None:
+        self.gateway, self.port = gateway, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=False)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.client.post(path, json=body)
+
+    def search(self, utterance: str | list[str], **more: Any) -> dict[str, Any]:
+        """A search that must succeed."""
+        response = self.post("/v1/search", utterance=utterance, **more)
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return found
+
+    def until_ready(self, seconds: float = 10.0) -> None:
+        """Waits for the rewriter."""
+        deadline = time.monotonic() + seconds
+        while self.client.get("/readyz").json()["rewriter"] != "ready":
+            assert time.monotonic() < deadline, "the rewriter does not come up"
+            time.sleep(0.05)
+
+
+@contextmanager
+def running(config: dict[str, Any]) -> Iterator[Running]:
+    """Serves a config as the command would, on any port that is free."""
+    gateway = Gateway(parse(ServeConfig, {"port": 0, "anonymous": ["search", "write"], **config}), "cpu")
+    server = Server(gateway)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    made = Running(gateway, server.port)
+    try:
+        yield made
+    finally:
+        made.client.close()
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """A lexical index of sixty tools."""
+    build(tmp_path / "index", varied_tools(60), BM25_ONLY, plain_context())
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def serve(index: Path) -> Iterator[Callable[..., Running]]:
+    """Starts servers before that index; all of them end with the test."""
+    with ExitStack() as stack:
+        yield lambda **config: stack.enter_context(running({"index": str(index), "retriever": "bm25", **config}))
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    """A server in a model's place."""
+    made = ModelServer()
+    yield made
+    made.stop()
+
+
+def rewriter(*models: ModelServer, **more: Any) -> dict[str, Any]:
+    """The config of a rewriter that these serve."""
+    engine = {"kind": "servers", "urls": [each.url for each in models], "model": "rewriter"}
+    return {"template": "needs", "engine": engine, "fusion": {"raw": 0.5}, **more}
+
+
+def save_rewriter(base: Path, folder: Path, seed: int) -> None:
+    """An adapter whose answers always begin a line, written as training writes rewriters; another for every seed."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    torch.manual_seed(seed)
+    config = LoraConfig(r=4, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    template = Template("any", 1, "", "{utterance}", line="{query}")
+    card = Card(str(base), fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5})
+    save_folder(folder, model, tokenizer, card, template)

@@ -1,0 +1,152 @@
+"""Who may do what, and how much of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from conftest import Running, rewriter
+from doubles import ModelServer
+
+from pipelines import cli
+from pipelines.config import ConfigError, parse
+from pipelines.serve.errors import Refusal
+from pipelines.serve.keys import Caller, Gate, digest, make_key
+from pipelines.serve.settings import KeySettings, ServeConfig
+
+Serve = Callable[..., Running]
+
+
+def entry(key: str, *scopes: str, **more: Any) -> dict[str, Any]:
+    return {"name": "-".join(scopes), "sha256": digest(key), "scopes": list(scopes), **more}
+
+
+def test_each_scope_opens_its_routes_and_no_others(serve: Serve) -> None:
+    keys = {scope: make_key()[0] for scope in ("search", "write", "admin")}
+    server = serve(anonymous=[], admin=True, keys=[entry(key, scope) for scope, key in keys.items()])
+    asks = {
+        "search": ("POST", "/v1/search", {"utterance": "hi"}),
+        "write": ("PUT", "/v1/tools/coat", {"name": "coat"}),
+        "admin": ("POST", "/v1/admin/import", {"url": "https://example.com/"}),
+    }
+    for scope, (method, path, body) in asks.items():
+        for held, key in keys.items():
+            got = server.client.request(method, path, json=body, headers={"Authorization": f"Bearer {key}"})
+            allowed = {"search": 200, "write": 200, "admin": 403}[scope]  # no host may be imported from
+            assert got.status_code == (allowed if held == scope else 403)
+            if scope == held == "admin":
+                assert "host" in got.json()["error"]["message"]
+        assert server.client.request(method, path, json=body).status_code == 401
+        assert server.client.request(method, path, json=body, headers={"X-API-Key": keys[scope]}).status_code != 401
+    assert server.client.get("/healthz").status_code == 200
+    assert server.client.get("/metrics").status_code == 401
+
+
+def test_admin_routes_are_off_by_default(serve: Serve) -> None:
+    server = serve(anonymous=["search", "write", "admin"])
+    assert server.post("/v1/admin/reload").status_code == 404
+    assert server.post("/v1/admin/import", url="https://example.com/").status_code == 404
+    open_one = serve(anonymous=["search", "write", "admin"], admin=True)
+    assert open_one.client.post("/v1/admin/reload", json={}).json()["models"][0]["role"] == "retriever"
+
+
+def test_a_key_has_a_share_of_each_minute_and_of_the_moment(serve: Serve, model: ModelServer) -> None:
+    key = make_key()[0]
+    model.manners = lambda *_: time.sleep(0.3)  # type: ignore[func-returns-value]
+    server = serve(
+        anonymous=[],
+        keys=[entry(key, "search", per_minute=10, concurrent=2)],
+        rewriter=rewriter(model),
+        deadline_ms=3000,
+    )
+    server.until_ready()
+    server.client.headers["Authorization"] = f"Bearer {key}"
+    with ThreadPoolExecutor(4) as callers:
+        found = list(callers.map(lambda number: server.post("/v1/search", utterance=f"hi {number}"), range(4)))
+    assert sorted(each.status_code for each in found) == [200, 200, 429, 429]
+    assert server.post("/v1/search", utterance=["hi"] * 8, rewrite="off").status_code == 200
+    refused = server.post("/v1/search", utterance="hi", rewrite="off")
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["Retry-After"]) <= 6
+
+
+def test_a_share_comes_back_with_time() -> None:
+    now = [0.0]
+    caller = Caller("a", frozenset({"search"}), per_minute=60, clock=lambda: now[0])
+    caller.spend(60)
+    with pytest.raises(Refusal) as caught:
+        caller.spend(3)
+    assert caught.value.retry_after == pytest.approx(3.0)
+    now[0] = 3.0
+    caller.spend(3)
+    now[0] = 1000.0
+    caller.spend(1000)  # more than a share: takes all of it, and is not refused for ever
+
+
+def test_more_requests_than_the_server_bears_get_429(serve: Serve, model: ModelServer) -> None:
+    model.manners = lambda *_: time.sleep(0.5)  # type: ignore[func-returns-value]
+    server = serve(rewriter=rewriter(model), limits={"in_flight": 3}, deadline_ms=3000)
+    server.until_ready()
+    gate = threading.Barrier(8)
+
+    def ask(number: int) -> tuple[int, str | None]:
+        gate.wait()
+        got = server.post("/v1/search", utterance=f"hi {number}")
+        return got.status_code, got.headers.get("Retry-After")
+
+    with ThreadPoolExecutor(8) as callers:
+        found = sorted(callers.map(ask, range(8)))
+    assert found == [(200, None)] * 3 + [(429, "1")] * 5
+    assert server.client.get("/readyz").status_code == 200
+
+
+def test_keys_are_known_by_their_hash_alone() -> None:
+    key, hashed = make_key()
+    gate = Gate([KeySettings("one", hashed), KeySettings("two", make_key()[1])], ())
+    assert gate.admit(f"Bearer {key}", None).name == "one"
+    assert gate.admit(None, key).name == "one"
+    for wrong in (key[:-1], key + "x", hashed, "", "trw_" + "x" * 43, key.upper(), f" {key}", "ключ"):
+        with pytest.raises(Refusal) as caught:
+            gate.admit(f"Bearer {wrong}", None)
+        assert caught.value.status == 401
+        assert wrong == "" or wrong not in caught.value.message
+    assert key not in repr(vars(gate))
+
+
+def test_the_command_makes_a_key_that_the_config_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.serve(["key", "--scope", "search", "--scope", "write", "--name", "agent"]) == 0
+    said = capsys.readouterr().out
+    key = said.split("once:")[1].split()[0]
+    import yaml
+
+    [made] = yaml.safe_load(said.splitlines()[-1])
+    config = parse(ServeConfig, {"index": "runs/x", "keys": [made]})
+    assert Gate(config.keys, ()).admit(f"Bearer {key}", None).scopes == {"search", "write"}
+    assert key not in said.splitlines()[-1]
+
+
+def engine(settings: dict[str, Any]) -> dict[str, Any]:
+    return {"anonymous": ["search"], "rewriter": {"path": "x", "engine": settings}}
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({}, "nobody could get in"),
+        ({"anonymous": ["search", "write"], "host": "0.0.0.0"}, "may at most search"),
+        ({"anonymous": ["serach"]}, "did you mean search?"),
+        ({"keys": [{"name": "a", "sha256": "secret"}]}, "64 hexadecimal"),
+        ({"anonymous": ["search"], "deadline_ms": 0}, "deadline_ms"),
+        ({"anonymous": ["search"], "rewriter": {"engine": {"kind": "vllm"}}}, "needs the `path`"),
+        (engine({"kind": "vllm", "options": ["--host=0.0.0.0"]}), "--host"),
+        (engine({"kind": "servers", "urls": ["ftp://x"], "model": "m"}), "http://"),
+        (engine({"kind": "servers", "urls": [], "model": "m"}), "no server"),
+    ],
+)
+def test_a_config_that_lets_nobody_or_anybody_in_is_refused(config: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse(ServeConfig, {"index": "runs/x", **config})

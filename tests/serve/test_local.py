@@ -1,0 +1,75 @@
+"""Without vLLM: the rewriter in this process, and a newer one in its place."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Running, save_rewriter
+
+from pipelines.rewriters import RewriterSettings, make_rewriter
+from rewrite.settings import Sampling
+from rewrite.types import Ask
+
+Serve = Callable[..., Running]
+TEXTS = ["book me a flight", "weather in Athens tomorrow", "hi", "list invoices of a customer"]
+
+
+def lines(base: Path, folder: Path) -> list[list[str]]:
+    settings = RewriterSettings(path=str(folder), base=str(base), sampling=Sampling(most_tokens=8))
+    return [list(found.lines) for found in make_rewriter(settings, "cpu")[0].rewrite([Ask(text) for text in TEXTS])]
+
+
+def config(base: Path, folder: Path, kind: str) -> dict[str, Any]:
+    return {
+        "rewriter": {
+            "path": str(folder),
+            "base": str(base),
+            "sampling": {"most_tokens": 8},
+            "engine": {"kind": kind},
+        },
+        "deadline_ms": 20_000,
+        "watch_seconds": 0.1,
+    }
+
+
+def asked(server: Running) -> list[list[str]]:
+    found = server.post("/v1/rewrite", utterance=TEXTS).json()["results"]
+    return [result["rewrite"]["lines"] for result in found]
+
+
+def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, tiny_lm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "rewriter"
+    for seed in (1, 2):
+        save_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
+    shutil.copytree(tmp_path / "version-1", folder)
+    expected = [lines(tiny_lm, tmp_path / f"version-{seed}") for seed in (1, 2)]
+    assert expected[0] != expected[1]
+    server = serve(**config(tiny_lm, folder, "transformers"))
+    assert asked(server) == expected[0]
+    with ThreadPoolExecutor(3) as callers:
+        answers = callers.map(lambda number: server.search(f"weather {number}", rewrite="on"), range(30))
+        shutil.rmtree(folder)
+        (tmp_path / "version-2").rename(folder)
+        results = [answer["results"][0] for answer in answers]
+    assert all(result["fallback"] in (None, {"reason": "unparseable"}) for result in results)
+    deadline = time.monotonic() + 10
+    while asked(server) != expected[1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_where_vllm_is_not_installed_it_says_so_and_goes_on(
+    serve: Serve, tiny_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipelines.serve.models.installed", lambda: False)
+    save_rewriter(tiny_lm, tmp_path / "rewriter", 1)
+    server = serve(**config(tiny_lm, tmp_path / "rewriter", "vllm"))
+    assert "vLLM is not installed" in caplog.text
+    assert server.client.get("/v1/models").json()["models"][1]["engine"] == "transformers"
+    assert asked(server) == lines(tiny_lm, tmp_path / "rewriter")

@@ -1,0 +1,225 @@
+"""The small parts by themselves, and every parser before anything that may come."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipelines.search import ToolSearch
+from pipelines.serve import wire
+from pipelines.serve.batcher import Batcher
+from pipelines.serve.breaker import Breaker
+from pipelines.serve.cache import RewriteCache
+from pipelines.serve.endpoints import read_completion
+from pipelines.serve.errors import Refusal, Trouble
+from pipelines.serve.feedback import FeedbackLog, read_feedback
+from pipelines.serve.fetching import checked, public
+from pipelines.serve.guard import _host
+from pipelines.serve.keys import Gate, make_key
+from pipelines.serve.room import QuickRoom
+from pipelines.serve.settings import Imports, KeySettings
+from pipelines.serve.tool_routes import made, shown
+from retrievers.index import Index, build
+from rewrite.backends.server import ServerBackend
+from rewrite.settings import Sampling, ServerSettings
+from rewrite.template import load_template
+from rewrite.types import Ask, Rewrite
+
+NAMES = st.text() | st.sampled_from(["choices", "message", "content", "usage"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+ANY = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode())
+
+
+@given(
+    ANY | JSON.map(lambda value: json.dumps({"choices": [{"message": {"content": value}}], "usage": value}).encode())
+)
+def test_any_body_is_an_answer_or_trouble(data: bytes) -> None:
+    try:
+        answer = read_completion(data, "rewriter")
+    except Trouble:
+        return  # any other exception fails the test
+    assert isinstance(answer.text, str)
+    assert answer.tokens >= 0
+
+
+@pytest.mark.parametrize("kind", [wire.SearchRequest, wire.RewriteRequest, wire.FeedbackRequest, wire.ToolsBody])
+@given(data=JSON | st.fixed_dictionaries({"utterance": JSON}, optional={"k": JSON, "filters": JSON, "rewrite": JSON}))
+def test_any_json_is_a_request_or_refused(kind: Any, data: Any) -> None:
+    try:
+        request = kind.model_validate(data)
+    except ValidationError:
+        return
+    assert isinstance(request, kind)
+    assert request == kind.model_validate(json.loads(request.model_dump_json(by_alias=True)))
+
+
+@given(st.text(max_size=300))
+def test_any_url_is_refused_unless_its_host_is_allowed(url: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        checked(url, Imports(hosts=("catalogues.example",)))
+    assert caught.value.status in (403, 422)
+
+
+@pytest.mark.parametrize(
+    "address",
+    "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 0.0.0.0 100.64.0.1 224.0.0.1 ::1 fe80::1 fd00::1 "
+    "::ffff:127.0.0.1 ::ffff:10.0.0.1 2002:7f00:1:: 64:ff9b::7f00:1".split(),
+)
+def test_no_private_address_passes_for_a_public_one(address: str) -> None:
+    assert not public(ipaddress.ip_address(address))
+    assert public(ipaddress.ip_address("93.184.216.34"))
+    assert public(ipaddress.ip_address("2606:2800:220:1:248:1893:25c8:1946"))
+
+
+@given(st.text(), st.none() | st.text())
+def test_any_header_is_a_key_or_refused(authorization: str, api_key: str | None) -> None:
+    with pytest.raises(Refusal) as caught:
+        Gate([KeySettings("one", make_key()[1])], ("search",)).admit(authorization, api_key)
+    assert caught.value.status == 401
+
+
+@given(st.text())
+def test_any_host_header_is_read(told: str) -> None:
+    assert len(_host(told)) <= len(told.lower()) + 1
+    assert _host("LocalHost:8080") == "localhost"
+    assert _host("[::1]:8080") == "[::1]"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=st.lists(st.dictionaries(st.text(), st.text() | st.integers())), torn=st.binary(max_size=30))
+def test_whole_records_come_back_whatever_is_torn(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], torn: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("feedback")
+    log = FeedbackLog(folder)
+    for record in records:
+        log.append(record)
+        [path] = folder.iterdir()
+        with path.open("ab") as stream:
+            stream.write(b'{"' + torn.replace(b"\n", b" "))  # never a whole record by itself
+    kept = [{str(key): value for key, value in record.items()} for record in records]
+    cleaned = json.loads(json.dumps(kept).encode("utf-8", "replace"))
+    found = [record for record in read_feedback(folder) if record in cleaned]
+    assert len(found) == len(records)
+
+
+@given(
+    st.builds(
+        wire.ToolBody,
+        name=st.text(min_size=1, max_size=20).map(lambda text: "".join(filter(str.isprintable, text)).strip() or "x"),
+        description=st.text(max_size=40),
+        schema=st.none() | st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3),
+    )
+)
+def test_a_tool_is_shown_as_it_was_put(body: wire.ToolBody) -> None:
+    back = shown(made("an id", body))
+    assert (back.name, back.description, back.arguments) == (body.name, body.description, body.arguments)
+
+
+def test_a_breaker_opens_tries_and_closes() -> None:
+    now = [0.0]
+    breaker = Breaker(2, first=1.0, clock=lambda: now[0])
+    assert breaker.enter()
+    breaker.failed()
+    assert breaker.state == "closed"
+    breaker.failed()
+    assert (breaker.state, breaker.enter()) == ("open", False)
+    now[0] = 1.0
+    assert breaker.enter()
+    assert not breaker.enter()  # one tries for all
+    breaker.undecided()
+    assert breaker.enter()
+    breaker.failed()
+    now[0] = 2.5
+    assert not breaker.enter()  # twice as long now
+    now[0] = 3.0
+    assert breaker.enter()
+    breaker.succeeded()
+    assert breaker.state == "closed"
+    breaker.failed()
+    assert breaker.enter()  # and it begins to count anew
+
+
+def test_the_cache_keeps_what_was_used_last() -> None:
+    cache = RewriteCache(2)
+    keys = [RewriteCache.key("m", "t", Sampling(), [{"role": "user", "content": text}]) for text in "abc"]
+    assert len({*keys, RewriteCache.key("n", "t", Sampling(), [{"role": "user", "content": "a"}])}) == 4
+    for key in keys[:2]:
+        cache.put(key, Rewrite((key.hex(),)))
+    assert cache.get(keys[0])
+    cache.put(keys[2], Rewrite(("c",)))
+    assert [cache.get(key) is not None for key in keys] == [True, False, True]
+    off = RewriteCache(0)
+    off.put(keys[0], Rewrite(("a",)))
+    assert off.get(keys[0]) is None
+
+
+def test_searches_that_come_together_are_searched_together(tmp_path: Path) -> None:
+    build(tmp_path / "index", varied_tools(30), BM25_ONLY, plain_context())
+    search = ToolSearch(Index(tmp_path / "index", plain_context()), "bm25")
+    batches: list[int] = []
+    ask = search.ask
+
+    def counted(texts: list[str], depth: int) -> Any:
+        batches.append(len(texts))
+        return ask(texts, depth)
+
+    search.ask = counted  # type: ignore[method-assign,assignment]
+
+    async def many() -> list[Any]:
+        batcher = Batcher(1, 8, 40)
+        tasks = [asyncio.ensure_future(batcher.ask(search, [f"weather {number}"], 5)) for number in range(20)]
+        gone = tasks.pop(7)
+        gone.cancel()
+        with pytest.raises(Refusal):
+            await asyncio.gather(batcher.ask(search, ["x"] * 30, 5))
+        found = await asyncio.gather(*tasks)
+        batcher.close()
+        return list(found)
+
+    found = asyncio.run(many())
+    assert found == [[ask([f"weather {number}"], 5)[0]] for number in range(20) if number != 7]
+    assert sum(batches) == 19
+    assert len(batches) <= 5
+    assert max(batches) <= 8
+
+
+def test_a_failing_search_fails_those_who_asked_and_no_others() -> None:
+    class Broken:
+        def ask(self, texts: list[str], depth: int) -> Any:
+            if "bad" in texts:
+                raise OSError("gone")
+            return [text.upper() for text in texts]
+
+    async def both() -> list[Any]:
+        batcher, search = Batcher(1, 1, 10), Broken()
+        asked = (batcher.ask(search, [text], 1) for text in ("a", "bad", "b"))  # type: ignore[arg-type]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    one, error, other = asyncio.run(both())
+    assert (one, other) == (["A"], ["B"])
+    assert isinstance(error, OSError)
+
+
+def test_room_is_counted_only_near_the_edge(model: ModelServer) -> None:
+    model.context = 1000
+    template = load_template("needs")
+    exact = ServerBackend(ServerSettings(model.url, "rewriter"))
+    room = QuickRoom(exact, template, 200)
+    bare = len(template.render(Ask(""))[0]["content"].split())
+    assert room.surely(template.render(Ask("x" * (1000 - 200 - bare - 40))))
+    assert not room.surely(template.render(Ask("x" * 1000)))
+    assert room.count([template.render(Ask("one two three"))]) == [bare + 3]

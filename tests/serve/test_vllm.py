@@ -1,0 +1,245 @@
+"""The whole thing, as a user starts it: `rewrite-serve` with a real vLLM, the bundled model and trained adapters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import torch
+import yaml
+from doubles import BM25_ONLY, plain_context
+
+from pipelines.index import sample_folder
+from retrievers.catalogue import read_catalogue
+from retrievers.encoder import fingerprint
+from retrievers.index import build
+from rewrite.folder import Card, save_folder
+from rewrite.template import Template
+from rewrite.types import Ask
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+TEMPLATE = Template("short", 1, "", "{utterance}")
+LESSONS = ("will I need a coat tonight", "300 kronor in euro", "play some jazz", "a table for six in Lyon")
+ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency"}
+
+
+def train(base: Path, folder: Path, answer: str) -> None:
+    """An adapter that has learned one answer to everything, in a few steps; written as training writes rewriters."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    torch.manual_seed(0)
+    config = peft.LoraConfig(
+        r=8,
+        lora_alpha=32,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        layers_to_transform=list(range(22, 30)),  # the last ones: the gradient has a short way
+        task_type="CAUSAL_LM",
+    )
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    asked = [
+        tokenizer.apply_chat_template(TEMPLATE.render(Ask(text)), add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
+        for text in LESSONS
+    ]
+    told = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
+    optimizer = torch.optim.AdamW((weight for weight in model.parameters() if weight.requires_grad), lr=4e-3)
+    for step in range(12):
+        prompt = asked[step % len(asked)]
+        tokens = torch.tensor([[*prompt, *told]])
+        labels = torch.tensor([[*[-100] * len(prompt), *told]])
+        model(input_ids=tokens, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    card = Card("bundled:smollm2-135m", fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5})
+    save_folder(folder, model, tokenizer, card, TEMPLATE)
+
+
+class Served:
+    """A `rewrite-serve` that runs."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        path = folder / "serve.yaml"
+        path.write_text(yaml.safe_dump(config))
+        code = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
+        self.log = folder / "serve.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, str(path)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
+            )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline().decode()
+        assert "http://" in self.line, self.log.read_text()
+        self.client = httpx.Client(base_url=self.line.split()[1].strip(","), timeout=60.0, trust_env=False)
+
+    def until(self, state: str, seconds: float = 180.0) -> None:
+        deadline = time.monotonic() + seconds
+        while self.client.get("/readyz").json()["rewriter"] != state:
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.2)
+
+    def search(self, text: str) -> dict[str, Any]:
+        got = self.client.post("/v1/search", json={"utterance": text, "k": 3})
+        assert got.status_code == 200, got.text
+        [result] = got.json()["results"]
+        assert len(result["tools"]) == 3
+        found: dict[str, Any] = result
+        return found
+
+    def vllm(self) -> list[psutil.Process]:
+        return [
+            each
+            for each in psutil.Process(self.process.pid).children(recursive=True)
+            if "vllm.entrypoints.openai.api_server" in each.cmdline() and "guardian.py" not in " ".join(each.cmdline())
+        ]
+
+
+@pytest.fixture(scope="module")
+def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    for name, answer in ANSWERS.items():
+        train(language_model, folder / name, answer)
+    (folder / "rewriter").symlink_to(folder / "first")
+    build(folder / "index", read_catalogue(sample_folder())[::3], BM25_ONLY, plain_context())
+    engine = {"kind": "vllm", "context": 1024, "eager": True, "logs": str(folder / "logs")}
+    made = Served(
+        folder,
+        {
+            "index": str(folder / "index"),
+            "retriever": "bm25",
+            "port": 0,
+            "anonymous": ["search"],
+            "deadline_ms": 20_000,
+            "watch_seconds": 0.2,
+            "rewriter": {"path": str(folder / "rewriter"), "sampling": {"most_tokens": 12}, "engine": engine},
+        },
+    )
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+class Load:
+    """Callers that ask without a pause, and what each answer was."""
+
+    def __init__(self, served: Served, callers: int = 3) -> None:
+        self.results: list[dict[str, Any]] = []
+        self.errors: list[BaseException] = []
+        self._served, self._stop = served, threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(callers)]
+
+    def _ask(self, caller: int) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                self.results.append(self._served.search(f"new words {caller} {number}: what will the weather be"))
+            except BaseException as error:
+                self.errors.append(error)
+                return
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_before_vllm_is_up_answers_are_raw_and_then_they_are_not(served: Served) -> None:
+    assert "rewriter by vLLM, managed" in served.line
+    assert served.search("what will the weather be")["fallback"] == {"reason": "starting"}
+    served.until("ready")
+    result = served.search("what will the weather be")
+    assert result["fallback"] is None
+    assert result["rewrite"]["lines"] == ["weather forecast by city"]
+    assert {place["list"] for tool in result["tools"] for place in tool["found_by"]} >= {"line 1"}
+    got = served.client.post(
+        "/v1/rewrite", json={"utterance": ["300 kronor in euro", "what will the weather be"]}
+    ).json()
+    assert [each["rewrite"]["lines"] for each in got["results"]] == [["weather forecast by city"]] * 2
+    assert [each["rewrite"]["cached"] for each in got["results"]] == [False, True]
+
+
+def test_it_listens_on_the_loopback_and_lets_nobody_in(served: Served) -> None:
+    [vllm] = served.vllm()
+    command = vllm.cmdline()
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "--enable-prefix-caching" in command
+    assert not any("key" in word.lower() for word in command)
+    port = command[command.index("--port") + 1]
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 401
+    assert served.client.post("/v1/chat/completions", json={"model": "rewriter", "messages": []}).status_code == 404
+
+
+def test_a_newer_adapter_takes_over_without_a_dropped_request(served: Served, tmp_path: Path) -> None:
+    before = served.client.get("/v1/models").json()["models"][1]
+    folder = Path(yaml.safe_load((served.log.parent / "serve.yaml").read_text())["rewriter"]["path"])
+    with Load(served) as load:
+        time.sleep(2.0)
+        fresh = folder.with_name("rewriter.new")
+        fresh.symlink_to(folder.with_name("second"))
+        fresh.replace(folder)
+        deadline = time.monotonic() + 60
+        while served.client.get("/v1/models").json()["models"][1]["id"] == before["id"]:
+            assert time.monotonic() < deadline, served.log.read_text()
+            time.sleep(0.1)
+        time.sleep(4.0)
+    assert load.errors == []
+    assert [result["fallback"] for result in load.results] == [None] * len(load.results)
+    lines = [result["rewrite"]["lines"][0] for result in load.results]
+    assert set(lines) == {"weather forecast by city", "convert a currency"}
+    assert served.search("what will the weather be")["rewrite"]["lines"] == ["convert a currency"]
+
+
+def test_kill_9_under_load_costs_no_answer_and_it_comes_back(served: Served) -> None:
+    [vllm] = served.vllm()
+    with Load(served) as load:
+        time.sleep(1.0)
+        vllm.send_signal(signal.SIGKILL)
+        served.until("starting", 10)
+        time.sleep(1.0)
+    assert load.errors == []
+    reasons = {result["fallback"] and result["fallback"]["reason"] for result in load.results}
+    assert reasons - {None} <= {"unavailable", "starting", "circuit_open"}
+    assert "starting" in reasons
+    served.until("ready")
+    [again] = served.vllm()
+    assert again.pid != vllm.pid
+    assert served.search("something new: the weather")["rewrite"]["lines"] == ["convert a currency"]
+    assert "toolrewrite_vllm_starts 2.0" in served.client.get("/metrics").text
+    assert len(list((served.log.parent / "logs").iterdir())) == 2
+
+
+def test_sigterm_ends_it_and_all_its_children(served: Served) -> None:
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    assert len(children) >= 2
+    answers: list[dict[str, Any]] = []
+    caller = threading.Thread(target=lambda: answers.append(served.search("the last words of all: the weather")))
+    caller.start()
+    time.sleep(0.3)
+    served.process.terminate()
+    caller.join()
+    assert answers[0]["tools"]  # who had asked is answered
+    assert served.process.wait(30) == 0
+    _, alive = psutil.wait_procs(children, timeout=15)
+    assert alive == []
