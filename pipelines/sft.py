@@ -56,8 +56,8 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
         _begin(output, config, mark, resume)
     if is_finished(output):
         return output / "rewriter"
+    from rewrite.sft.judged import Task, rewritten
     from rewrite.sft.train import train
-    from rewrite.sft.trainer import Task, rewritten
 
     dev = choose_dev(sources, settings.queries, seed)
     judge = DevJudge(sources, dev, settings, context) if first() else None

@@ -70,6 +70,12 @@ class Rhythm(TrainerCallback):
             control.should_evaluate = control.should_save = True
 
 
+class Watch(TrainerCallback):
+    """A listener who is told the figures of dev before the first step."""
+
+    start: Mapping[str, float] = {}
+
+
 class Stopper(TrainerCallback):
     """Ctrl-C or a polite kill ends the run after the step under way, with a checkpoint; the second one ends it now."""
 
