@@ -95,7 +95,9 @@ def _align_commands(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> tuple[argparse.ArgumentParser, ...]:
     probe = commands.add_parser("probe", help="is there anything to gain from alignment?", epilog=EXITS)
-    probe.description = "Draw several answers a query, score them with the frozen retriever, and say whether alignment can gain anything."
+    probe.description = (
+        "Draw several answers a query, score them by retrieval, say whether alignment can gain anything."
+    )
     pairs = commands.add_parser("pairs", help="rewriter + queries -> pairs of answers, for DPO", epilog=EXITS)
     pairs.description = "Draw, score and pair answers. Killed at any moment, the same command goes on."
     align = commands.add_parser("align", help="rewriter + reward -> a better one: DPO, GRPO, RLOO, PPO", epilog=EXITS)
@@ -107,7 +109,7 @@ def _align_commands(
     align.add_argument("--resume", action="store_true", help="go on where the run in the output folder stopped")
     for name, command in (("probe", probe), ("pairs", pairs), ("align", align)):
         command.set_defaults(handler=_later("align_commands", name))
-        _config_arguments(command, f"configs/{'align' if name == 'pairs' else name}/")
+        _config_arguments(command, f"configs/{name}/")
     return probe, pairs, align
 
 

@@ -14,7 +14,9 @@ import pytest
 
 from pipelines import cli
 from pipelines import config as configs
+from pipelines.align import AlignConfig
 from pipelines.batch.settings import BatchConfig
+from pipelines.drawing import PairsConfig, ProbeConfig
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
 from pipelines.sft import SftConfig
@@ -34,6 +36,9 @@ CONFIG_KINDS = {
     "eval": EvalConfig,
     "targets": TargetsConfig,
     "sft": SftConfig,
+    "probe": ProbeConfig,
+    "pairs": PairsConfig,
+    "align": AlignConfig,
     "batch": BatchConfig,
 }
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]

@@ -14,6 +14,7 @@ from rewrite.align.collapse import CollapseWatch, last_collapse
 from rewrite.align.query import Query, Reward
 from rewrite.align.settings import AlignTraining, Limits
 from rewrite.sft.judged import Judged, Task
+from rewrite.sft.ranks import world
 from rewrite.sft.running import Run, Trained, load_policy, new_adapter
 from rewrite.sft.watch import say
 
@@ -38,6 +39,11 @@ class Leg:
     resume: bool
     progress: bool
     cuda: bool
+
+    def often(self, rows: int) -> int:
+        """Steps between two lines of figures: fifty lines a run, or one every ten steps."""
+        batch = self.settings.batch_size * self.settings.accumulate * world()
+        return max(1, min(10, int(rows * self.settings.epochs / batch) // 50))
 
 
 class Aligned(Judged):

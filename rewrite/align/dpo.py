@@ -50,7 +50,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         say(f"most_tokens {settings.most_tokens}: {dropped} pairs are left out")
     folder = leg.work / "checkpoints"
     arguments = DPOConfig(
-        **shared_arguments(folder, settings, task.metric, leg.cuda),
+        **shared_arguments(folder, settings, task.metric, leg.cuda) | {"logging_steps": leg.often(len(rows))},
         beta=algo.beta,
         loss_type=list(algo.loss),
         loss_weights=list(algo.weights) or None,
@@ -77,6 +77,9 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         peft_config=new_adapter(settings, task.adapter),
         callbacks=[*run.callbacks(), watch],
     )
+    model: Any = trainer.model
+    if "ref" in getattr(model, "peft_config", {}):
+        model.delete_adapter("ref")  # its log-probabilities are known by now
     return align(goal, leg, run, trainer, watch, {"pairs": len(rows), "pairs_dropped": dropped})
 
 

@@ -77,7 +77,7 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     _check(algo, leg)
     tokenizer = padded(load_tokenizer(task.base))
     folder = leg.work / "checkpoints"
-    arguments = _arguments(leg, algo, task.metric)
+    arguments = _arguments(leg, algo, task.metric, len(goal.queries))
     if first():
         checkpoints.remove_torn(folder)
     arguments.distributed_state.wait_for_everyone()
@@ -136,7 +136,7 @@ def _check(algo: GrpoSettings | RlooSettings, leg: Leg) -> None:
         raise Unfit(f"rollouts by vLLM ({algo.by}) need a CUDA device to ship weights to; set algo.by to transformers")
 
 
-def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str) -> Any:
+def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str, rows: int) -> Any:
     shared = shared_arguments(leg.work / "checkpoints", leg.settings, metric, leg.cuda) | {
         "num_generations": algo.answers,
         "num_generations_eval": 1,
@@ -147,7 +147,7 @@ def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str) -> Any:
         "beta": algo.beta,
         "num_iterations": algo.iterations,
         "epsilon": algo.clip,
-        "logging_steps": 1 if leg.settings.batch_size < 8 else 5,
+        "logging_steps": leg.often(rows * algo.answers),
         "use_vllm": algo.by != "transformers",
     }
     if algo.by != "transformers":
