@@ -28,7 +28,7 @@ from rewrite.align.settings import (
 )
 from rewrite.folder import CARD, Card, open_folder, save_folder
 from rewrite.settings import BackendSettings
-from rewrite.sft.judged import Task
+from rewrite.sft.judged import Task, start_figures
 from rewrite.sft.ranks import first
 from rewrite.sft.running import Trained
 from rewrite.sft.watch import say
@@ -98,12 +98,21 @@ def _dpo(algo: DpoSettings, goal: Goal, leg: Leg, work: Work) -> Trained:
         moved = algo.reference == "frozen" and goal.task is not beginning
         trained = train_dpo(goal, here, pairs, algo, beginning if moved else None)
         if number == algo.rounds or trained.facts["kept"] == "start":
-            return trained
+            return _of_all_rounds(trained, number, leg.work, goal.task.metric)
         if first():
             save_folder(finished, trained.model, trained.tokenizer, work.card(trained), goal.task.template)
         wait()
         goal, work = _next(goal, work, finished)
     raise AssertionError("the last round returns")
+
+
+def _of_all_rounds(trained: Trained, number: int, work: Path, metric: str) -> Trained:
+    """The last round's policy, with what is true of all rounds: where they started, and what was kept."""
+    if number == 1:
+        return trained
+    kept = f"round {number - 1}" if trained.facts["kept"] == "start" else "best"
+    facts = {"start": start_figures(work / "round-1", metric), "kept": kept, "rounds": number}
+    return replace(trained, facts=trained.facts | facts)
 
 
 def _pairs(algo: DpoSettings, goal: Goal, folder: Path, work: Work) -> list[Pair]:

@@ -46,7 +46,7 @@ def begin(
 ) -> None:
     """Refuses to mix two runs in one folder, and notes what this one is; `silent` leaves out what changes no weight."""
     noted = output / "run.json"
-    used = is_finished(output) or (noted.exists() and _has_work(output))
+    used = is_finished(output) or _has_work(output)
     if used and not resume:
         raise BadInput(f"{output} holds a run already; go on with `--resume`, or name another output")
     if used and noted.exists():

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"],
-    "rewrite-train": ["targets", "sft", "merge"],
+    "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge"],
 }
 CONFIG_KINDS = {
     "index": IndexConfig,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from datasets import Dataset
 from transformers import set_seed
@@ -19,13 +19,17 @@ from rewrite.align.query import Query, Reward
 from rewrite.align.settings import GrpoSettings, RlooSettings
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.backends.model_folder import load_tokenizer
-from rewrite.errors import Unfit
+from rewrite.errors import BackendDown, Unfit
 from rewrite.rewriter import fit
 from rewrite.sft import checkpoints
 from rewrite.sft.ranks import first, world
 from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
 from rewrite.sft.watch import say
 from rewrite.types import Answer, Prompt
+
+T = TypeVar("T")
+TRIES, WAIT = 4, 5.0
+"""How often a rollout server is asked, and the seconds before the second time; each further wait is twice as long."""
 
 
 class TrlReward:
@@ -50,8 +54,31 @@ class TrlReward:
         return rewards
 
 
+def persistent(work: Callable[[], T], server: str, wait: float = WAIT) -> T:
+    """Work that needs the rollout server, tried again while it may be coming back; then the run ends, resumable."""
+    for attempt in range(TRIES):
+        try:
+            return work()
+        except OSError as error:
+            if attempt == TRIES - 1:
+                raise BackendDown(
+                    f"the rollout server {server} does not answer ({error}); start it again, then go on with "
+                    "`--resume` from the last checkpoint"
+                ) from error
+            time.sleep(wait * 2**attempt)
+    raise AssertionError("the last try returns or raises")
+
+
 class Grouped(Aligned):
     """What both add to TRL's trainers."""
+
+    def _generate_single_turn(self, *arguments: Any, **settings: Any) -> Any:
+        above: Any = super()
+        how: Any = self.args
+        if not (how.use_vllm and how.vllm_mode == "server"):
+            return above._generate_single_turn(*arguments, **settings)
+        server = str(how.vllm_server_base_url)
+        return persistent(lambda: above._generate_single_turn(*arguments, **settings), server)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """With the distance from the reference in nats an answer; TRL tells it a token."""

@@ -142,6 +142,7 @@ class Ppo:
         how = config(
             do_sample=True, temperature=settings.temperature, top_k=0, top_p=1.0,
             max_new_tokens=settings.most_tokens, eos_token_id=self._ends, pad_token_id=self._pad,
+            remove_invalid_values=True,  # a loss that is no number will tell; here it would end the process on a GPU
         )  # fmt: skip
         with self._accelerator.autocast():
             ids = model.policy.generate(input_ids=ids, attention_mask=mask, generation_config=how)

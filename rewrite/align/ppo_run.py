@@ -24,7 +24,7 @@ from rewrite.align.ppo import ActorCritic, Ppo, Tokens
 from rewrite.align.query import Query
 from rewrite.align.settings import AlignTraining, PpoSettings
 from rewrite.backends.model_folder import encode, load_tokenizer
-from rewrite.errors import Interrupted
+from rewrite.errors import Interrupted, Unfit
 from rewrite.folder import disk_errors
 from rewrite.sft import checkpoints
 from rewrite.sft.judged import judged_figures, must_be_number, start_figures
@@ -40,6 +40,8 @@ def train_ppo(goal: Goal, leg: Leg, algo: PpoSettings) -> Trained:
     """Trains the policy in `work/checkpoints`; goes on where a stopped or killed run left off."""
     quiet(leg.progress)
     settings, task = leg.settings, goal.task
+    if strangers := [name for name in settings.report_to if name != "tensorboard"]:
+        raise Unfit(f"ppo reports to tensorboard and metrics.jsonl alone; leave {strangers[0]} out of report_to")
     shared = shared_arguments(leg.work / "checkpoints", settings, task.metric, leg.cuda)
     accelerator = Accelerator(cpu=not leg.cuda, mixed_precision="bf16" if shared["bf16"] else "no")
     if first():
