@@ -56,6 +56,14 @@ class Aligned(Judged):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """The policy itself: of a checkpoint that also holds the reference, the library loads the reference alone."""
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        policy: Any = model or self.model
+        if "ref" in getattr(policy, "peft_config", {}):
+            policy.load_adapter(resume_from_checkpoint, "default", is_trainable=True)
+            policy.set_adapter("default")
+
 
 def align(goal: Goal, leg: Leg, run: Run, trainer: Aligned, watch: CollapseWatch, facts: dict[str, Any]) -> Trained:
     """Trains to the end, to patience's end or to collapse; the start is kept where no checkpoint beats it."""

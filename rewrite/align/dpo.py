@@ -18,8 +18,10 @@ from rewrite.align.settings import DpoSettings
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.errors import Unfit
 from rewrite.sft import checkpoints
+from rewrite.sft.estimate import estimate
 from rewrite.sft.judged import Task
-from rewrite.sft.ranks import first
+from rewrite.sft.ranks import first, world
+from rewrite.sft.rows import Rows
 from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
 from rewrite.sft.train import MANY, context
 from rewrite.sft.watch import say
@@ -45,9 +47,9 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
     task, settings = goal.task, leg.settings
     quiet(leg.progress)
     tokenizer = padded(load_tokenizer(task.base))
-    rows, dropped = _rows(task.template, tokenizer, pairs, min(settings.most_tokens, context(task.base)))
-    if dropped:
-        say(f"most_tokens {settings.most_tokens}: {dropped} pairs are left out")
+    rows, size = _rows(task.template, tokenizer, pairs, min(settings.most_tokens, context(task.base)))
+    if size.dropped:
+        say(f"most_tokens {settings.most_tokens}: {size.dropped} pairs are left out")
     folder = leg.work / "checkpoints"
     arguments = DPOConfig(
         **shared_arguments(folder, settings, task.metric, leg.cuda) | {"logging_steps": leg.often(len(rows))},
@@ -60,6 +62,8 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         dataset_num_proc=min(8, os.cpu_count() or 1) if len(pairs) > MANY else None,
     )
     if first():
+        for line in estimate(task.base, settings, size, arguments.device, bool(arguments.bf16), world()).told():
+            say(line)
         checkpoints.remove_torn(folder)
     arguments.distributed_state.wait_for_everyone()
     run, watch = Run(leg.work, settings, task.metric, leg.resume, leg.progress), CollapseWatch(goal.limits)
@@ -80,21 +84,24 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
     model: Any = trainer.model
     if "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # its log-probabilities are known by now
-    return align(goal, leg, run, trainer, watch, {"pairs": len(rows), "pairs_dropped": dropped})
+    return align(goal, leg, run, trainer, watch, {"pairs": len(rows), "pairs_dropped": size.dropped})
 
 
-def _rows(template: Template, tokenizer: Any, pairs: Sequence[Pair], most_tokens: int) -> tuple[Dataset, int]:
-    """Pairs as TRL takes them, without those that are too long; candidates go first, from the back."""
+def _rows(template: Template, tokenizer: Any, pairs: Sequence[Pair], most_tokens: int) -> tuple[Dataset, Rows]:
+    """Pairs as TRL takes them, without those that are too long (candidates go first, from the back); and their size."""
     rows: dict[str, list[Any]] = {"prompt": [], "chosen": [], "rejected": []}
+    lengths = []
     for pair in pairs:
         answers = [[{"role": "assistant", "content": text}] for text in (pair.chosen, pair.rejected)]
         for shown in range(min(len(pair.candidates), template.candidates), -1, -1):
             prompt = template.render(Ask(pair.utterance, pair.candidates[:shown]))
             sizes = [len(tokenizer.apply_chat_template([*prompt, *each], return_dict=False)) for each in answers]
             if max(sizes) <= most_tokens:
+                lengths.append(sum(sizes))
                 for name, value in zip(rows, (prompt, *answers), strict=True):
                     rows[name].append(value)
                 break
     if not rows["prompt"]:
         raise Unfit(f"no pair fits into {most_tokens} tokens; raise training.most_tokens")
-    return Dataset.from_dict(rows), len(pairs) - len(rows["prompt"])
+    left_out = len(pairs) - len(lengths)
+    return Dataset.from_dict(rows), Rows(rows["prompt"], [], sum(lengths), max(lengths), 0, left_out)

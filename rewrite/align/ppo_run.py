@@ -42,6 +42,8 @@ def train_ppo(goal: Goal, leg: Leg, algo: PpoSettings) -> Trained:
     settings, task = leg.settings, goal.task
     if strangers := [name for name in settings.report_to if name != "tensorboard"]:
         raise Unfit(f"ppo reports to tensorboard and metrics.jsonl alone; leave {strangers[0]} out of report_to")
+    if settings.gradient_checkpointing:
+        raise Unfit("ppo keeps all activations; leave gradient_checkpointing out and set a smaller algo.minibatch")
     shared = shared_arguments(leg.work / "checkpoints", settings, task.metric, leg.cuda)
     accelerator = Accelerator(cpu=not leg.cuda, mixed_precision="bf16" if shared["bf16"] else "no")
     if first():
@@ -52,8 +54,6 @@ def train_ppo(goal: Goal, leg: Leg, algo: PpoSettings) -> Trained:
     policy = load_policy(task.base, task.adapter)
     if (fresh := new_adapter(settings, task.adapter)) is not None:
         policy = get_peft_model(policy, fresh)
-    if settings.gradient_checkpointing:
-        policy.gradient_checkpointing_enable()
     queries, prompts = fitting(goal, policy, tokenizer, algo.most_tokens)
     model = ActorCritic(policy).to(accelerator.device)
     reference = frozen(task).to(accelerator.device)

@@ -110,7 +110,7 @@ class Rollouts:
     """The share of a GPU's memory that a vLLM in this process takes."""
 
     def __post_init__(self) -> None:
-        if min(self.answers, 2) < 2 or self.temperature <= 0 or not 0 < self.top_p <= 1 or self.beta < 0:
+        if self.answers < 2 or self.temperature <= 0 or not 0 < self.top_p <= 1 or self.beta < 0:
             raise Unfit("answers is at least 2, temperature positive, top_p between 0 and 1, beta not negative")
         if min(self.most_tokens, self.iterations) < 1 or not 0 < self.memory < 1:
             raise Unfit("most_tokens and iterations must be at least 1, memory a share between 0 and 1")

@@ -149,19 +149,22 @@ def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
     return judge
 
 
-@pytest.mark.parametrize("algo", ["dpo", "ppo"])
+@pytest.mark.parametrize("algo", ["dpo", "grpo", "rloo", "ppo"])
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
     def run(work: Path, resume: bool, judge: Callable[..., dict[str, float]]) -> Trained:
         goal = _goal(base, adapter, judge)
         if algo == "dpo":
             return train_dpo(goal, _leg(work, resume), PAIRS, DpoSettings())
+        if algo in ("grpo", "rloo"):
+            kind = GrpoSettings if algo == "grpo" else RlooSettings
+            return train_groups(goal, _leg(work, resume), kind(**ROLLOUTS))  # type: ignore[arg-type]
         return train_ppo(goal, _leg(work, resume, epochs=2), PpoSettings(most_tokens=5, minibatch=1))
 
     straight = run(tmp_path / "straight", False, _wild)
     with pytest.raises(Interrupted, match=r"stopped after step [23] of 4.*--resume"):
         run(tmp_path / "stopped", False, _stopping(2))
     resumed = run(tmp_path / "stopped", True, _wild)
-    name = "adapter_model.safetensors" if algo == "dpo" else "policy.safetensors"
+    name = "policy.safetensors" if algo == "ppo" else "adapter_model.safetensors"
     both = [load_file(tmp_path / each / "checkpoints" / "checkpoint-4" / name) for each in ("straight", "stopped")]
     assert all(torch.equal(both[0][key], both[1][key]) for key in both[0])
     assert (resumed.best, resumed.step) == (straight.best, straight.step)
