@@ -35,7 +35,6 @@ class CollapseWatch(Watch):
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.reason = ""
 
     def look(self, row: Mapping[str, Any], control: Any) -> None:
         """One line of figures."""

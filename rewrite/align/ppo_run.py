@@ -99,10 +99,11 @@ class _Loop:
                         f"stopped after step {state.global_step} of {state.max_steps}; a checkpoint is kept, "
                         "`--resume` goes on from it"
                     )
-        best = self._folder / f"checkpoint-{state.best_global_step}"
-        self._load(best)
+        best = -math.inf if state.best_metric is None else float(state.best_metric)
+        if state.best_global_step:
+            self._load(self._folder / f"checkpoint-{state.best_global_step}")
         trained = Trained(
-            self._ppo.model.policy, self._tokenizer, float(state.best_metric or 0.0), int(state.best_global_step or 0),
+            self._ppo.model.policy, self._tokenizer, best, int(state.best_global_step or 0),
             [row for row in state.log_history if self._metric in row], self._facts(),
         )  # fmt: skip
         return with_reward_time(kept(goal.task, settings, trained, self._watch.start, over), self._reward_seconds)
@@ -169,9 +170,10 @@ class _Loop:
 
     def _evaluate(self) -> None:
         figures, state = self._judge(), self._state
-        if state.best_metric is None or figures[self._metric] > state.best_metric:
-            state.best_metric, state.best_global_step = figures[self._metric], state.global_step
         self._log(figures)
+        better = state.best_metric is None or figures[self._metric] > state.best_metric
+        if better and not self._watch.reason:  # a policy that has collapsed is never the best one
+            state.best_metric, state.best_global_step = figures[self._metric], state.global_step
 
     def _log(self, figures: dict[str, float]) -> None:
         state = self._state

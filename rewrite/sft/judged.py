@@ -22,7 +22,7 @@ from rewrite.sft.checkpoints import remove_torn
 from rewrite.sft.examples import Example
 from rewrite.sft.journal import FIGURES
 from rewrite.sft.ranks import first
-from rewrite.sft.watch import Recorder
+from rewrite.sft.watch import Recorder, Watch
 from rewrite.template import Template
 from rewrite.types import Rewrite
 
@@ -156,6 +156,12 @@ class Judged(Trainer):
         for metrics in self._metrics.values():
             metrics.pop("num_tokens", None)
         super().log(logs, start_time)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """A model beyond hope is never the best: what cannot be read is served as the raw query, and may look fine."""
+        if any(isinstance(each, Watch) and each.reason for each in self.callback_handler.callbacks):
+            return False
+        return bool(super()._determine_best_metric(metrics, trial))
 
     def create_model_card(self, *arguments: Any, **settings: Any) -> None:
         """Ours is written with the rewriter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class Run:
         patience = self._settings.patience
         if self.last and (over or checkpoints.is_done(self.state, f"eval_{self.metric}", patience)):
             trainer.state = TrainerState.load_from_json(str(self.last / checkpoints.STATE))
-            trainer._load_best_model()
+            if trainer.state.best_global_step:
+                trainer._load_best_model()
         else:
             with self.stopper:
                 trainer.train(resume_from_checkpoint=str(self.last) if self.last else None)
@@ -85,8 +87,10 @@ class Run:
     def trained(self, trainer: Judged, tokenizer: Any, facts: dict[str, Any]) -> Trained:
         """What came out, with the figures that every training has."""
         state = trainer.state
-        if state.best_metric is None or state.best_global_step is None:
+        history = [row for row in state.log_history if f"eval_{self.metric}" in row]
+        if not history:
             raise RuntimeError("the run ended without an evaluation")
+        best = -math.inf if state.best_metric is None else float(state.best_metric)  # none but those beyond hope
         model: Any = trainer.accelerator.unwrap_model(trainer.model)
         losses = [row["loss"] for row in state.log_history if "loss" in row]
         facts = facts | {
@@ -99,8 +103,7 @@ class Run:
             "seconds": self.recorder.journal.seconds if self.recorder else 0.0,
             "evaluation_seconds": round(trainer.judged_seconds, 1),
         }
-        history = [row for row in state.log_history if f"eval_{self.metric}" in row]
-        return Trained(model, tokenizer, float(state.best_metric), int(state.best_global_step), history, facts)
+        return Trained(model, tokenizer, best, int(state.best_global_step or 0), history, facts)
 
 
 def shared_arguments(folder: Path, settings: SftSettings, metric: str, cuda: bool) -> dict[str, Any]:

@@ -71,9 +71,11 @@ class Rhythm(TrainerCallback):
 
 
 class Watch(TrainerCallback):
-    """A listener who is told the figures of dev before the first step."""
+    """A listener who is told the figures of dev before the first step, and who may find a model beyond hope."""
 
     start: Mapping[str, float] = {}
+    reason: str = ""
+    """Why the model is beyond hope."""
 
 
 class Stopper(TrainerCallback):

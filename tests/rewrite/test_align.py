@@ -237,6 +237,22 @@ def test_a_collapse_stops_the_run_and_stays_over(
     assert again.facts["done"] == trained.facts["done"]
 
 
+@pytest.mark.parametrize("algo", ["dpo", "ppo", "best-of-n"])
+def test_a_policy_that_has_collapsed_is_never_the_best(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
+    goal = replace(_goal(base, adapter), limits=replace(FREE, shorter=0.999, longer=1.001, distinct=1.0))
+    goal = replace(goal, task=replace(goal.task, dev=[EXAMPLES[0], EXAMPLES[0]], shown=()))  # never all different
+    if algo == "dpo":
+        trained = train_dpo(goal, _leg(tmp_path), PAIRS, DpoSettings())
+    elif algo == "ppo":
+        trained = train_ppo(goal, _leg(tmp_path, epochs=2), PpoSettings(most_tokens=5, minibatch=2))
+    else:
+        trained = train_best_of_n(goal, _leg(tmp_path, epochs=2), EXAMPLES)
+    assert (trained.step, trained.facts["kept"]) == (0, "start")
+    assert "differ" in trained.facts["collapse"]
+    assert trained.facts["done"] == 2  # though the judge liked it better than the start
+    assert not _moved(trained, adapter)
+
+
 def test_what_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> None:
     wild = {"method": "full", "learning_rate": 1e30, "warmup": 0.0, "schedule": "constant", "evaluations": 4}
     with pytest.raises(Unfit, match=r"became (nan|inf).*last good checkpoint kept"):
