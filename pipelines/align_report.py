@@ -57,7 +57,8 @@ def align_page(folder: Path, algo: str, metrics: Mapping[str, Any]) -> str:
 def read_figures(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; of several rounds one after the other, their steps counted on."""
     rows: list[dict[str, Any]] = []
-    for path in [*sorted(folder.glob("round-*/metrics.jsonl")), folder / "metrics.jsonl"]:
+    rounds = sorted(folder.glob("round-*/metrics.jsonl"), key=lambda path: int(path.parent.name.rpartition("-")[2]))
+    for path in [*rounds, folder / "metrics.jsonl"]:
         if path.is_file():
             before = max((row["step"] for row in rows), default=0)
             own = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
