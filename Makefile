@@ -33,7 +33,6 @@ demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align i
 	$(BIN)/rewrite-eval configs/eval/sample.yaml
 	$(BIN)/rewrite-train targets configs/targets/sample.yaml
 	rm -rf runs/sample/sft && $(BIN)/rewrite-train sft configs/sft/sample.yaml
-	$(BIN)/rewrite-train probe configs/probe/sample.yaml
 	rm -rf runs/sample/dpo && $(BIN)/rewrite-train align configs/align/sample-dpo.yaml
 	$(BIN)/rewrite-eval configs/eval/sample-aligned.yaml
 
