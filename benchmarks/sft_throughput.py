@@ -25,10 +25,12 @@ from pipelines.models import find_model
 from pipelines.runs import environment
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.settings import LoraSettings, SftSettings
+from rewrite.sft import running
 from rewrite.sft import train as ours
 from rewrite.sft.examples import Example, read_examples
+from rewrite.sft.judged import Task
 from rewrite.sft.rows import Rows, make_rows
-from rewrite.sft.trainer import RewriterTrainer, Task
+from rewrite.sft.trainer import RewriterTrainer
 from rewrite.template import Template, load_template
 
 
@@ -71,7 +73,7 @@ class Bench:
 
     def rows(self) -> tuple[Rows, Any]:
         """The rows, and the tokenizer that made them."""
-        tokenizer = ours.padded(load_tokenizer(self.base))
+        tokenizer = running.padded(load_tokenizer(self.base))
         return make_rows(self.template, tokenizer, self.examples, self.settings.most_tokens), tokenizer
 
 
@@ -101,7 +103,7 @@ def train_plain(bench: Bench) -> Clock:
     cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as work:
         trainer = SFTTrainer(
-            model=ours.load_base(bench.base, False),
+            model=running.load_base(bench.base, False),
             args=SFTConfig(
                 output_dir=work,
                 num_train_epochs=settings.epochs,
@@ -118,7 +120,7 @@ def train_plain(bench: Bench) -> Clock:
             ),
             train_dataset=Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions}),
             processing_class=tokenizer,
-            peft_config=ours._lora(settings),
+            peft_config=running.new_adapter(settings),
             callbacks=[clock],
         )
         trainer.train()

@@ -64,7 +64,8 @@ def train(argv: Sequence[str] | None = None) -> int:
     """rewrite-train: the rewriter's training."""
     parser = argparse.ArgumentParser(
         "rewrite-train",
-        description="Train a rewriter: make targets from gold tools, then fine-tune a language model on them.",
+        description="Train a rewriter: make targets from gold tools, fine-tune a language model on them, align it with "
+        "what a frozen retriever finds.",
         epilog=EXITS,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -79,7 +80,8 @@ def train(argv: Sequence[str] | None = None) -> int:
         "Fine-tune a language model on targets; dev is judged by retrieval on the way and the best checkpoint is kept. "
         "Ctrl-C leaves a checkpoint. On several GPUs: accelerate launch $(which rewrite-train) sft CONFIG"
     )
-    for command in (targets, sft):
+    aligning = _align_commands(commands)
+    for command in (targets, sft, *aligning):
         command.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
     merge = commands.add_parser("merge", help="adapter + base model -> one model folder", epilog=EXITS)
     merge.set_defaults(handler=_later("train_commands", "merge"))
@@ -87,6 +89,28 @@ def train(argv: Sequence[str] | None = None) -> int:
     merge.add_argument("output", type=Path, metavar="OUTPUT", help="the folder to write")
     merge.add_argument("--base", help="the base model, where it has moved since")
     return run(parser, argv)
+
+
+def _align_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> tuple[argparse.ArgumentParser, ...]:
+    probe = commands.add_parser("probe", help="is there anything to gain from alignment?", epilog=EXITS)
+    probe.description = (
+        "Draw several answers a query, score them by retrieval, say whether alignment can gain anything."
+    )
+    pairs = commands.add_parser("pairs", help="rewriter + queries -> pairs of answers, for DPO", epilog=EXITS)
+    pairs.description = "Draw, score and pair answers. Killed at any moment, the same command goes on."
+    align = commands.add_parser("align", help="rewriter + reward -> a better one: DPO, GRPO, RLOO, PPO", epilog=EXITS)
+    align.description = (
+        "Align a rewriter with what a frozen retriever finds: dpo, grpo, rloo, ppo or best-of-n. Dev is judged by "
+        "retrieval on the way, the best checkpoint is kept, a collapse stops the run. Ctrl-C leaves a checkpoint. On "
+        "several GPUs: accelerate launch $(which rewrite-train) align CONFIG"
+    )
+    align.add_argument("--resume", action="store_true", help="go on where the run in the output folder stopped")
+    for name, command in (("probe", probe), ("pairs", pairs), ("align", align)):
+        command.set_defaults(handler=_later("align_commands", name))
+        _config_arguments(command, f"configs/{name}/")
+    return probe, pairs, align
 
 
 def batch(argv: Sequence[str] | None = None) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipelines.choosing import Case, Tried, choose_fusion
 from pipelines.search import DEPTH, ToolSearch
@@ -15,6 +17,7 @@ from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
 from retrievers.kinds import Context
 from retrievers.settings import RewriteFusion
+from retrievers.types import ToolId
 from reward.metrics import parse_metric
 from rewrite.sft.examples import Example, read_examples
 from rewrite.template import Template, load_template
@@ -122,9 +125,16 @@ class DevJudge:
     """Judges rewrites of dev queries by what the frozen retrievers find for them."""
 
     def __init__(
-        self, sources: Sequence[Source], dev: Sequence[list[Example]], settings: DevSettings, context: Context
+        self,
+        sources: Sequence[Source],
+        dev: Sequence[list[Example]],
+        settings: DevSettings,
+        context: Context,
+        seen: Collection[tuple[str, ToolId]] = (),
     ) -> None:
-        self._settings = settings
+        """`seen`: the tools (data set, id) that training queries need; with some, dev is also judged by whether all
+        tools of a query are among them."""
+        self._settings, self._seen = settings, frozenset(seen)
         self._searches: list[tuple[str, ToolSearch, list[Example]]] = []
         for source, chosen in zip(sources, dev, strict=True):
             search = ToolSearch(Index(Path(source.facts["index"]), context), source.facts["retriever"])
@@ -140,11 +150,20 @@ class DevJudge:
         """The metric of every data set, and their mean."""
         metric, fusion = self._settings.metric, self._settings.fusion
         names = [name for name, _, _ in self._searches]
-        found = {
-            f"{name}_{metric}": float(case.scores(fusion, metric).mean())
-            for name, case in zip(names, self._cases(rewrites), strict=True)
-        }
-        return {metric: sum(found.values()) / len(found), **found}
+        scores = [case.scores(fusion, metric) for case in self._cases(rewrites)]
+        found = {f"{name}_{metric}": float(each.mean()) for name, each in zip(names, scores, strict=True)}
+        return {metric: sum(found.values()) / len(found), **found, **self._by_tools(scores)}
+
+    def _by_tools(self, scores: Sequence[np.ndarray]) -> dict[str, float]:
+        """The metric over queries all of whose tools were trained on, and over the others."""
+        if not self._seen:
+            return {}
+        sides: dict[str, list[float]] = {"seen": [], "unseen": []}
+        for (name, _, dev), each in zip(self._searches, scores, strict=True):
+            for example, score in zip(dev, each.tolist(), strict=True):
+                known = all((name, tool) in self._seen for tool in example.gold)
+                sides["seen" if known else "unseen"].append(score)
+        return {f"{side}_{self._settings.metric}": sum(each) / len(each) for side, each in sides.items() if each}
 
     def fusion(self, rewrites: Sequence[Rewrite]) -> list[Tried]:
         """How the rewrites are best joined with the raw queries, over all data sets: the chosen way first."""

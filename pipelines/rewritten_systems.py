@@ -79,7 +79,7 @@ class Rewriters:
                     if use.rewriter == name and (name, self._shown(use), split) not in self._rewrites:
                         self._rewrites[name, self._shown(use), split] = self._asked(rewriter, use, split)
             del rewriter
-            _free_memory()
+            free_memory()
 
     def _asked(self, rewriter: Rewriter, use: Use, split: str) -> Timed[list[Rewrite]]:
         bench = self._bench
@@ -159,7 +159,7 @@ def _refuse_seen(name: str, parts: Parts, bench: Bench, choosing: bool) -> None:
             )
 
 
-def _free_memory() -> None:
+def free_memory() -> None:
     """Gives back what a model held that nobody uses any more, on the GPU too."""
     gc.collect()
     torch = sys.modules.get("torch")

@@ -11,8 +11,9 @@ from pipelines import config as configs
 from pipelines.index import make_context
 from pipelines.rewriters import RewriterSettings, find_parts
 from pipelines.runs import as_json, write_files
-from pipelines.sft import SftConfig, is_finished, run_sft
+from pipelines.sft import SftConfig, run_sft
 from pipelines.targets import TargetsConfig, make_targets
+from pipelines.training_runs import is_finished
 from retrievers.encoder import check_device
 from retrievers.errors import BadInput
 from retrievers.index.files import disk_room

@@ -77,6 +77,21 @@ def ndcg_toolgen_at_k(judged: Judged, k: int) -> np.ndarray:
     return score
 
 
+def rank_at_k(judged: Judged, k: int) -> np.ndarray:
+    """Places as a slope, over the ideal: a gold tool is worth 1 at the top, a half after k places, 0 at the last.
+
+    For rewards: it tells a rewrite that brings a tool from place 90 to 20 from one that does nothing, where every
+    metric that looks at the first k places is blind.
+    """
+    depth = judged.hits.shape[1]
+    places = np.arange(depth)
+    beyond = 0.5 * (depth - 1 - places) / max(1, depth - k)
+    worth = np.where(places < k, 1.0 - 0.5 * places / k, beyond)
+    ideal = np.cumsum(worth)[np.minimum(judged.gold, depth) - 1]
+    score: np.ndarray = (judged.hits @ worth) / ideal
+    return score
+
+
 def mrr(judged: Judged) -> np.ndarray:
     """1 / the place of the first gold tool; 0 where there is none."""
     first: np.ndarray = judged.hits.argmax(axis=1)  # 0 where there is no hit: masked below
@@ -106,6 +121,7 @@ AT_K: dict[str, Callable[[Judged, int], np.ndarray]] = {
     "ndcg": ndcg_at_k,
     "comp": comp_at_k,
     "ndcg_toolgen": ndcg_toolgen_at_k,
+    "rank": rank_at_k,
 }
 
 

@@ -43,6 +43,8 @@ class Card:
     metrics: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
+    how: str = "supervised fine-tuning"
+    """In words: how it was trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ tags: [tool-retrieval, query-rewriting]
 ---
 # A query rewriter for tool retrieval
 
-Turns what a user said into queries that a tool index understands. Trained by supervised fine-tuning of
+Turns what a user said into queries that a tool index understands. Trained by {card.how} of
 {card.base} ({card.method}; files {card.base_fingerprint}) with the template {template.name} {template.version}, which
 lies beside it as {FILE}: use no other.
 

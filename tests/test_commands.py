@@ -14,7 +14,9 @@ import pytest
 
 from pipelines import cli
 from pipelines import config as configs
+from pipelines.align import AlignConfig
 from pipelines.batch.settings import BatchConfig
+from pipelines.drawing import PairsConfig, ProbeConfig
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
 from pipelines.serve.settings import ServeConfig
@@ -28,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search"],
-    "rewrite-train": ["targets", "sft", "merge"],
+    "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge"],
     "rewrite-serve": ["key"],
 }
 CONFIG_KINDS = {
@@ -36,6 +38,9 @@ CONFIG_KINDS = {
     "eval": EvalConfig,
     "targets": TargetsConfig,
     "sft": SftConfig,
+    "probe": ProbeConfig,
+    "pairs": PairsConfig,
+    "align": AlignConfig,
     "batch": BatchConfig,
     "serve": ServeConfig,
 }

@@ -38,19 +38,25 @@ def make_data(folder: Path) -> Path:
     return folder
 
 
+PLAIN = TEMPLATE | {"name": "plain", "line": "{query}"}
+"""Whatever a model writes can be read by it."""
+ALIGNING = TRAINING | {"epochs": 1, "learning_rate": 0.01}
+"""4 steps with 8 pairs."""
+
+
 def write(path: Path, config: dict[str, Any]) -> str:
     """A config file."""
     path.write_text(yaml.safe_dump(config))
     return str(path)
 
 
-def make_targets(folder: Path) -> Path:
+def make_targets(folder: Path, template: dict[str, Any] = TEMPLATE, **changes: Any) -> Path:
     """The targets of the small data set for a BM25 index."""
     data = make_data(folder / "small")
     index = {"index": f"{folder}/index", "catalogue": str(data), "retrievers": {"bm25": {"kind": "bm25"}}}
     assert cli.index(["build", write(folder / "index.yaml", index)]) == 0
     targets = {"output": f"{folder}/targets", "data": str(data), "index": f"{folder}/index", "retriever": "bm25"}
-    targets |= {"template": write(folder / "short.yaml", TEMPLATE)}
+    targets |= {"template": write(folder / "short.yaml", template), **changes}
     assert cli.train(["targets", write(folder / "targets.yaml", targets), "--device", "cpu"]) == 0
     return folder / "targets"
 
@@ -65,3 +71,18 @@ def sft_config(targets: Path, base: Path, output: Path, **training: Any) -> str:
         "evaluation": {"answer_tokens": 6, "samples": 2},
     }
     return write(output.with_suffix(".yaml"), config)
+
+
+def align_config(targets: Path, start: dict[str, Any], output: Path, algo: dict[str, Any], **more: Any) -> str:
+    """A config of alignment in a folder beside its output."""
+    config = {
+        "output": str(output),
+        "start": start,
+        "data": [{"targets": str(targets)}],
+        "algo": algo,
+        "reward": {"terms": {"recall@5": 1.0, "length": 0.5}},
+        "training": ALIGNING,
+        "evaluation": {"answer_tokens": 6, "samples": 2},
+        "collapse": {"parsed": 0, "distinct": 0, "shorter": 0, "longer": 1000, "kl": 0},
+    }
+    return write(output.with_suffix(".yaml"), config | more)

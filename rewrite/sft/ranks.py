@@ -7,9 +7,14 @@ import os
 
 def first() -> bool:
     """True in the process that writes, judges and prints; the launcher says which one it is."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return rank() == 0
 
 
 def world() -> int:
     """How many processes train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Which of the processes this is, from 0."""
+    return int(os.environ.get("RANK", "0"))

@@ -1,153 +1,23 @@
-"""TRL's trainer, which has dev rewritten and judged by retrieval too, and which trusts no number blindly."""
+"""TRL's trainer of supervised fine-tuning, whose dev is judged by retrieval too."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from trl.trainer.sft_trainer import SFTTrainer
 
-from rewrite.backends.in_process import TransformersBackend
-from rewrite.errors import Unfit
-from rewrite.folder import disk_errors
-from rewrite.rewriter import Rewriter
-from rewrite.settings import Sampling
-from rewrite.sft.checkpoints import remove_torn
-from rewrite.sft.examples import Example
-from rewrite.sft.ranks import first
-from rewrite.sft.watch import Recorder
-from rewrite.template import Template
-from rewrite.types import Rewrite
-
-Judge = Callable[[Sequence[Rewrite]], Mapping[str, float]]
-"""Rewrites of the dev examples, in their order -> metrics, by retrieval. Its trouble ends the run."""
+from rewrite.sft.judged import Judged, must_be_number
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is to be learned, and how it is judged."""
-
-    base: Path
-    template: Template
-    train: Sequence[Example]
-    dev: Sequence[Example]
-    judge: Judge
-    """Called in the first process only."""
-    metric: str
-    """The one of the judge's metrics that picks the best checkpoint."""
-    shown: Sequence[int] = ()
-    """The places of the dev examples whose rewrites are shown at every evaluation."""
-    answer_tokens: int = 192
-    """Tokens after which an answer is cut in evaluation."""
-    eval_batch: int = 64
-
-
-def rewritten(task: Task, model: Any, tokenizer: Any, progress: bool) -> list[Rewrite]:
-    """What a model now writes for the dev examples; a GPU that can computes it in half precision, as in training."""
-    backend = TransformersBackend.around(model, tokenizer, task.eval_batch)
-    rewriter = Rewriter(task.template, backend, Sampling(most_tokens=task.answer_tokens))
-    half = model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-        return rewriter.rewrite([example.ask for example in task.dev], progress)
-
-
-class RewriterTrainer(SFTTrainer):
+class RewriterTrainer(Judged, SFTTrainer):
     """Trains as TRL does."""
-
-    def __init__(self, task: Task, recorder: Recorder | None, progress: bool, **settings: Any) -> None:
-        self._task, self._recorder, self._progress = task, recorder, progress
-        self.judged_seconds = 0.0
-        super().__init__(**settings)
-
-    def training_step(self, *arguments: Any, **settings: Any) -> torch.Tensor:
-        """One batch. A loss that is no number ends the run: the library would average it away and go on."""
-        try:
-            loss: torch.Tensor = super().training_step(*arguments, **settings)  # type: ignore[no-untyped-call]
-        except torch.OutOfMemoryError as error:
-            raise Unfit(
-                "no memory for a training step; set a smaller training.batch_size (and accumulate), or "
-                "gradient_checkpointing"
-            ) from error
-        self._must_be_number(float(loss), "loss")
-        return loss
-
-    def _clip_grad_norm(self, model: Any) -> Any:
-        norm = super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
-        if not self.args.fp16:  # there the scaler skips such steps, and tries again with less
-            self._must_be_number(float(norm), "gradient")
-        return norm
-
-    def _must_be_number(self, value: float, what: str) -> None:
-        if not math.isfinite(value):
-            raise Unfit(
-                f"the {what} became {value} after step {self.state.global_step}, so the run was stopped; "
-                "start it again in another output with a lower learning_rate"
-            )
 
     def evaluation_loop(self, *arguments: Any, **settings: Any) -> Any:
         """The library's loop, which gives the loss, and ours. Training goes on with the random numbers it had."""
         device = self.args.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             output: Any = super().evaluation_loop(*arguments, **settings)
-        prefix = settings.get("metric_key_prefix", "eval")
-        self._must_be_number(float(output.metrics[f"{prefix}_loss"]), "loss on dev")
-        started = time.perf_counter()
-        found: list[dict[str, float] | None] = [self._judge() if first() else None]
-        if torch.distributed.is_initialized():
-            torch.distributed.broadcast_object_list(found)
-        output.metrics.update({f"{prefix}_{name}": value for name, value in (found[0] or {}).items()})
-        self.judged_seconds += time.perf_counter() - started
+        must_be_number(float(output.metrics["eval_loss"]), "loss on dev", self.state.global_step)
+        output.metrics.update(self.judgement())
         return output
-
-    def _judge(self) -> dict[str, float]:
-        task = self._task
-        model: Any = self.accelerator.unwrap_model(self.model)
-        rewrites = rewritten(task, model, self.processing_class, self._progress)
-        metrics = dict(task.judge(rewrites))
-        metrics["parsed"] = sum(each.status in ("rewritten", "none") for each in rewrites) / len(rewrites)
-        metrics["lines"] = sum(len(each.lines) for each in rewrites) / len(rewrites)
-        if self._recorder is not None:
-            shown = [(task.dev[place], rewrites[place]) for place in task.shown]
-            self._recorder.samples(self.state.global_step, metrics, [e for e, _ in shown], [r for _, r in shown])
-        return metrics
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The library's figures without its count of tokens, which begins anew when a run is resumed."""
-        for metrics in self._metrics.values():
-            metrics.pop("num_tokens", None)
-        super().log(logs, start_time)
-
-    def create_model_card(self, *arguments: Any, **settings: Any) -> None:
-        """Ours is written with the rewriter."""
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """A checkpoint; one that the disk has no room for is not left lying around."""
-        try:
-            with disk_errors():
-                super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
-        except OSError:
-            if first():
-                remove_torn(Path(str(self.args.output_dir)))
-            raise
-
-    def _load_best_model(self) -> None:
-        """The best checkpoint, wherever the run's folder lies by now."""
-        best = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.best_global_step}"
-        if not best.is_dir():
-            raise Unfit(f"the best checkpoint, {best}, is gone; train again in another output")
-        self.state.best_model_checkpoint = str(best)
-        super()._load_best_model()
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Weights that are tied to others come with those; any other that a checkpoint lacks must not go unseen."""
-        model: Any = self.accelerator.unwrap_model(self.model)
-        missing = set(load_result.missing_keys) - set(getattr(model, "all_tied_weights_keys", {}))
-        if missing or load_result.unexpected_keys:
-            raise Unfit(
-                f"a checkpoint lacks or adds weights, for example {[*missing, *load_result.unexpected_keys][0]}"
-            )

@@ -70,6 +70,14 @@ class Rhythm(TrainerCallback):
             control.should_evaluate = control.should_save = True
 
 
+class Watch(TrainerCallback):
+    """A listener who is told the figures of dev before the first step, and who may find a model beyond hope."""
+
+    start: Mapping[str, float] = {}
+    reason: str = ""
+    """Why the model is beyond hope."""
+
+
 class Stopper(TrainerCallback):
     """Ctrl-C or a polite kill ends the run after the step under way, with a checkpoint; the second one ends it now."""
 

@@ -23,8 +23,8 @@ from rewrite.merge import merge
 from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
 from rewrite.sft.examples import Example
+from rewrite.sft.judged import Task
 from rewrite.sft.train import Trained, train
-from rewrite.sft.trainer import Task
 from rewrite.template import Template
 from rewrite.types import Rewrite
 

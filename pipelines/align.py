@@ -1,0 +1,171 @@
+"""`rewrite-train align`: a policy, queries and frozen retrievers -> a rewriter that finds more."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.align_data import AlignSource, Lessons, Start, StartSettings, find_start, read_lessons
+from pipelines.align_report import align_page
+from pipelines.choosing import Tried
+from pipelines.lessons import TOLD, DevJudge, DevSettings, choose_dev, spread
+from pipelines.rewards import RewardSettings, ToolReward
+from pipelines.runs import as_json, environment, write_files
+from pipelines.training_runs import begin, is_finished, nobody, room_to_train
+from retrievers.encoder import fingerprint
+from retrievers.errors import BadInput
+from retrievers.kinds import Context
+from rewrite.align.settings import AlgoSettings, AlignTraining, DpoSettings, Limits
+from rewrite.folder import Card, save_folder
+from rewrite.settings import BackendSettings, TransformersSettings
+from rewrite.sft.examples import write_examples
+from rewrite.sft.ranks import first
+from rewrite.sft.reporting import check_reporters
+
+
+@dataclass(frozen=True, slots=True)
+class AlignConfig:
+    """`rewrite-train align`."""
+
+    output: str
+    """The run folder; the rewriter comes to lie in its folder `rewriter`."""
+    data: tuple[AlignSource, ...]
+    start: StartSettings
+    """The policy that is aligned, and the reference that it is held to."""
+    algo: AlgoSettings
+    """One kind: dpo, grpo, rloo, ppo, best-of-n."""
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    training: AlignTraining = field(default_factory=AlignTraining)
+    evaluation: DevSettings = field(default_factory=DevSettings)
+    collapse: Limits = field(default_factory=Limits)
+    backend: BackendSettings = field(default_factory=TransformersSettings)
+    """Who draws the answers that are scored before training."""
+    queries: int = 0
+    """Queries at most, drawn by the seed; 0: all."""
+    check: int = 64
+    """Queries on which grpo, rloo and ppo are probed before they start."""
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise BadInput("there is nothing to learn from: data names no targets", "data")
+        if self.queries < 0 or self.check < 1:
+            raise BadInput("queries must not be negative, check at least 1")
+        if self.backend.kind == "rules":
+            raise BadInput("rules always answer the same; take a model", "backend")
+
+
+def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -> Path:
+    """Trains and writes the rewriter's folder, metrics.json and report.html; a finished run is left as it is."""
+    check_reporters(config.training.report_to)
+    output, settings, seed = Path(config.output), config.evaluation, config.training.seed
+    lessons = read_lessons(config.data, config.queries, seed)
+    start = find_start(config.start, config.training.method, lessons)
+    mark = _mark(start, lessons, config)
+    if first():
+        begin(output, config, _silent, mark, resume)
+    if is_finished(output):
+        return output / "rewriter"
+    from rewrite.align.aligned import Goal, Leg
+    from rewrite.sft.judged import Task, rewritten
+
+    reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
+    reward.open()
+    dev = choose_dev(lessons.sources, settings.queries, seed)
+    judge = DevJudge(lessons.sources, dev, settings, context, _seen(lessons)) if first() else None
+    task = Task(
+        start.model,
+        lessons.template,
+        (),
+        [example for examples in dev for example in examples],
+        judge or nobody,
+        settings.metric,
+        spread([len(examples) for examples in dev], settings.samples),
+        settings.answer_tokens,
+        settings.batch_size,
+        start.adapter,
+    )
+    goal = Goal(task, lessons.queries, reward, config.collapse)
+    with room_to_train(output):
+        from pipelines.algorithms import Work, run_algorithm
+
+        leg = Leg(config.training, output, resume, context.show_progress, cuda)
+        work = Work(config.start, config.backend, context, lambda trained: card(config, lessons, start, trained, None))
+        trained = run_algorithm(config.algo, goal, leg, work, config.check)
+        if judge is not None:
+            tried = judge.fusion(rewritten(task, trained.model, trained.tokenizer, context.show_progress))
+            metrics = {
+                "algo": config.algo.kind,
+                "raw": judge.raw(),
+                "start": trained.facts["start"],
+                "best": trained.best,
+                "step": trained.step,
+                "kept": trained.facts["kept"],
+                "collapse": trained.facts["collapse"],
+                "fusion": [asdict(each) for each in tried],
+                "history": trained.history,
+                "training": trained.facts,
+            }
+            files = {"metrics.json": as_json(metrics), "report.html": align_page(output, config.algo.kind, metrics)}
+            write_files(output, files)
+            finished = card(config, lessons, start, trained, tried[0])
+            save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
+    return output / "rewriter"
+
+
+def _seen(lessons: Lessons) -> set[tuple[str, str]]:
+    """The tools that fine-tuning or alignment has queries about."""
+    tuned = {(source.name, tool) for source in lessons.sources for each in source.train for tool in each.gold}
+    return tuned | {(query.source, tool) for query in lessons.queries for tool in query.example.gold}
+
+
+def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chosen: Tried | None) -> Card:
+    """What the aligned rewriter says of itself."""
+    best: dict[str, float] = next(row for row in trained.history if row["step"] == trained.step)
+    splits = [each.split for each in config.data]
+    return Card(
+        base=start.base,
+        base_fingerprint=start.base_fingerprint,
+        method=config.training.method,
+        phrasing=str(lessons.sources[0].facts["phrasing"]),
+        fusion=asdict(chosen.fusion) if chosen else {},
+        metric=config.evaluation.metric,
+        data=[
+            {key: source.facts[key] for key in TOLD} | {"weight": source.weight, "aligned_on": split}
+            for source, split in zip(lessons.sources, splits, strict=True)
+        ],
+        metrics={name.removeprefix("eval_"): float(value) for name, value in best.items() if name.startswith("eval_")},
+        training={
+            "algo": asdict(config.algo),
+            "reward": asdict(config.reward),
+            **asdict(config.training),
+            **trained.facts,
+        },
+        environment=environment(),
+        how=f"{config.algo.kind} after {start.said}",
+    )
+
+
+def _mark(start: Start, lessons: Lessons, config: AlignConfig) -> dict[str, str]:
+    """What a run must find unchanged when it goes on."""
+    examples = [query.example for query in lessons.queries]
+    dev: Sequence[Any] = [each for source in lessons.sources for each in source.dev]
+    text = write_examples([*examples, *dev]) + lessons.template.dump()
+    marks = {
+        "policy": fingerprint(start.adapter or start.model),
+        "queries": hashlib.sha256(text.encode()).hexdigest()[:16],
+    }
+    if isinstance(config.algo, DpoSettings) and config.algo.pairs:
+        from rewrite.align.pairs import read_pairs, write_pairs
+
+        pairs = write_pairs(read_pairs(Path(config.algo.pairs)))
+        marks["pairs"] = hashlib.sha256(pairs.encode()).hexdigest()[:16]
+    return marks
+
+
+def _silent(config: AlignConfig) -> AlignConfig:
+    """The config without what changes no weight: where figures go, where the run lies, how many are asked at a time."""
+    same = replace(config.evaluation, batch_size=1, samples=0)
+    return replace(config, output="", evaluation=same, training=replace(config.training, report_to=()))

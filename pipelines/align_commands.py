@@ -1,0 +1,89 @@
+"""`rewrite-train probe|pairs|align`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pipelines import config as configs
+from pipelines.align import AlignConfig, run_align
+from pipelines.drawing import PairsConfig, ProbeConfig, run_pairs, run_probe
+from pipelines.index import make_context
+from pipelines.training_runs import is_finished
+from retrievers.encoder import check_device
+from retrievers.errors import BadInput
+from rewrite.align.pairs import FILE
+from rewrite.align.probe import Probe
+from rewrite.sft.ranks import first
+
+
+def probe(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, ProbeConfig)
+    if config is None:
+        return 0
+    found = run_probe(config, make_context(arguments.device, sys.stderr.isatty()))
+    _tell(found)
+    return 0
+
+
+def pairs(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, PairsConfig)
+    if config is None:
+        return 0
+    found, made = run_pairs(config, make_context(arguments.device, sys.stderr.isatty()))
+    _tell(found)
+    if found.hopeless:
+        raise BadInput(found.verdict)
+    print(f"{Path(config.output) / FILE}: {len(made)} pairs")
+    return 0
+
+
+def _tell(found: Probe) -> None:
+    """The figures, and what they mean."""
+    print(
+        f"{found.queries} queries x {found.answers} answers: {found.parsed:.0%} can be parsed, "
+        f"{found.distinct:.0%} of a query's answers differ, {found.too_long} queries are too long"
+    )
+    print(
+        f"reward: leaving the query alone {found.raw:.3f}, mean answer {found.mean:.3f}, best of {found.answers} "
+        f"{found.best:.3f}, the target {found.oracle:.3f}"
+    )
+    print(
+        f"no spread: {found.no_spread:.0%} of the queries; expected pairs: {found.pairs_per_query:.2f} a query "
+        f"({found.pairs} here)"
+    )
+    print(f"worth it? {found.verdict}")
+
+
+def align(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, AlignConfig)
+    if config is None:
+        return 0
+    device, before = check_device(arguments.device), is_finished(Path(config.output))
+    if not device.startswith(("cpu", "cuda")):
+        raise BadInput(f"training runs on cpu or cuda, not on {device}")
+    folder = run_align(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
+    if not first():
+        return 0
+    if before:
+        print(f"the run in {config.output} was finished before; nothing was done")
+    metrics = json.loads((Path(config.output) / "metrics.json").read_text(encoding="utf-8"))
+    name, facts = config.evaluation.metric, metrics["training"]
+    if metrics["collapse"]:
+        print(f"stopped early: {metrics['collapse']}")
+    if metrics["kept"] == "start":
+        print("no checkpoint beat the start on dev, so the start was kept; `rewrite-train probe` tells why that may be")
+    print(
+        f"dev {name}: raw {metrics['raw'][name]:.3f}, start {metrics['start'][f'eval_{name}']:.3f}, aligned "
+        f"{metrics['best']:.3f} (step {metrics['step']} of {facts['steps']})"
+    )
+    if "reward_share" in facts:
+        print(f"the reward took {facts['reward_share']:.1%} of the training's time")
+    chosen = metrics["fusion"][0]
+    how = "not used at all" if chosen["fusion"]["raw"] == 1 else "{method}, raw {raw:g}".format(**chosen["fusion"])
+    print(f"beside the raw query, chosen on dev: {how} ({name} {chosen['score']:.3f})")
+    print(Path(config.output) / "report.html")
+    print(folder)
+    return 0

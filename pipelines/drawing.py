@@ -1,0 +1,117 @@
+"""Answers drawn from a policy and scored: what `probe`, `pairs`, DPO and best of n begin with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pipelines.align_data import AlignSource, Lessons, StartSettings, find_start, read_lessons
+from pipelines.rewards import RewardSettings, ToolReward
+from pipelines.rewriters import find_parts, load_rewriter
+from pipelines.rewritten_systems import free_memory
+from pipelines.runs import as_json, write_files
+from pipelines.training_runs import begin_drawing
+from retrievers.errors import BadInput
+from retrievers.kinds import Context
+from rewrite.align.pairs import FILE, Pair, make_pairs, write_pairs
+from rewrite.align.probe import Probe, probe
+from rewrite.align.query import Query
+from rewrite.align.samples import Sample, draw, read_samples
+from rewrite.align.settings import PairSettings, SampleSettings
+from rewrite.settings import BackendSettings, TransformersSettings
+from rewrite.sft.ranks import first, rank, world
+from rewrite.template import FILE as TEMPLATE
+
+
+@dataclass(frozen=True, slots=True)
+class DrawConfig:
+    """What both commands are given."""
+
+    output: str
+    """The folder to write: the samples as they come, then what was made of them."""
+    data: tuple[AlignSource, ...]
+    start: StartSettings
+    """The rewriter that is asked."""
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    samples: SampleSettings = field(default_factory=SampleSettings)
+    pairing: PairSettings = field(default_factory=PairSettings)
+    backend: BackendSettings = field(default_factory=TransformersSettings)
+    queries: int = 0
+    """Queries at most, drawn by the seed; 0: all."""
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise BadInput("there is nothing to learn from: data names no targets", "data")
+        if self.queries < 0:
+            raise BadInput("queries must not be negative", "queries")
+        if self.backend.kind == "rules":
+            raise BadInput("rules always answer the same; take a model", "backend")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig(DrawConfig):
+    """`rewrite-train probe`."""
+
+    queries: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PairsConfig(DrawConfig):
+    """`rewrite-train pairs`."""
+
+
+def run_probe(config: DrawConfig, context: Context) -> Probe:
+    """Draws, scores, and says whether there is anything to gain; probe.json is the last file written."""
+    _, samples = _drawn(config, context)
+    found = probe(samples, config.pairing)
+    write_files(Path(config.output), {"probe.json": as_json(asdict(found))})
+    return found
+
+
+def run_pairs(config: PairsConfig, context: Context) -> tuple[Probe, list[Pair]]:
+    """Draws, scores and pairs; pairs.jsonl is the last file written."""
+    lessons, samples = _drawn(config, context)
+    found, pairs = probe(samples, config.pairing), make_pairs(samples, config.pairing)
+    files = {"probe.json": as_json(asdict(found)), TEMPLATE: lessons.template.dump(), FILE: write_pairs(pairs)}
+    write_files(Path(config.output), files)
+    return found, pairs
+
+
+def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, list[Sample]]:
+    lessons = read_lessons(config.data, config.queries, config.samples.seed)
+    find_start(config.start, "", lessons)
+    reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
+    reward.open()
+    begin_drawing(Path(config.output), config)
+    samples = drawn(Path(config.output), config.start, config.backend, lessons.queries, reward, config.samples, context)
+    return lessons, samples
+
+
+def drawn(
+    folder: Path,
+    start: StartSettings,
+    backend: BackendSettings,
+    queries: list[Query],
+    reward: ToolReward,
+    settings: SampleSettings,
+    context: Context,
+) -> list[Sample]:
+    """The samples of the queries; what the folder holds is not drawn again. Several processes share the work."""
+    wanted = {query.key for query in queries}
+    known = {sample.key for sample in read_samples(folder)} if folder.is_dir() else set()
+    if not wanted <= known:
+        asked = start.asked(backend)
+        rewriter = load_rewriter(asked, find_parts(asked), context.device)
+        draw(rewriter, queries, reward, settings, folder, context.show_progress and first(), (rank(), world()))
+        del rewriter
+        free_memory()
+    wait()
+    return [sample for sample in read_samples(folder) if sample.key in wanted]
+
+
+def wait() -> None:
+    """Until all processes are here."""
+    if world() > 1:
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()

@@ -1,0 +1,75 @@
+"""The folder of a training: begun once, gone on with, never mixed with another run's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pipelines import config as configs
+from pipelines.runs import as_json, environment, write_files
+from retrievers.errors import BadInput, OutOfDisk
+from retrievers.index.files import disk_room
+from rewrite.folder import CARD
+from rewrite.types import Rewrite
+
+Config = TypeVar("Config")
+
+
+def nobody(rewrites: Sequence[Rewrite]) -> dict[str, float]:
+    """The judge in all processes but the first."""
+    raise RuntimeError("only the first process judges")
+
+
+def is_finished(output: Path) -> bool:
+    """True where the run in a folder has come to its end."""
+    return (output / "rewriter" / CARD).exists()
+
+
+@contextmanager
+def room_to_train(output: Path) -> Iterator[None]:
+    """Says what is to be done when the disk is full."""
+    try:
+        with disk_room(output):
+            yield
+    except OutOfDisk as error:
+        raise OutOfDisk(
+            f"no room left to write in {output}; its last whole checkpoint is kept: make room, then go on with "
+            "`--resume`"
+        ) from error
+
+
+def begin(
+    output: Path, config: Config, silent: Callable[[Config], Config], mark: Mapping[str, str], resume: bool
+) -> None:
+    """Refuses to mix two runs in one folder, and notes what this one is; `silent` leaves out what changes no weight."""
+    noted = output / "run.json"
+    used = is_finished(output) or _has_work(output)
+    if used and not resume:
+        raise BadInput(f"{output} holds a run already; go on with `--resume`, or name another output")
+    if used and noted.exists():
+        before = configs.load(output / "config.yaml", type(config))
+        if silent(before) != silent(config):
+            raise BadInput(f"the run in {output} was started with another config; resume it with {output}/config.yaml")
+        changed = [what for what, value in json.loads(noted.read_text()).items() if mark[what] != value]
+        if changed:
+            raise BadInput(f"the {changed[0]} of the run in {output} changed since it was started; name another output")
+    if not is_finished(output):
+        files = {"config.yaml": configs.dump(config), "environment.json": as_json(environment())}
+        write_files(output, files | {"run.json": as_json(dict(mark))})
+
+
+def begin_drawing(output: Path, config: Config) -> None:
+    """Notes what is drawn; samples of another config are not mixed with these."""
+    before = output / "config.yaml"
+    text = configs.dump(config)
+    if before.is_file() and _has_work(output) and before.read_text(encoding="utf-8") != text:
+        raise BadInput(f"{output} holds samples of another config; go on with {before}, or name another output")
+    write_files(output, {"config.yaml": text, "environment.json": as_json(environment())})
+
+
+def _has_work(output: Path) -> bool:
+    """True where something was done that a run can go on from."""
+    return any(any(output.glob(pattern)) for pattern in ("**/checkpoint-*", "**/samples-*.jsonl"))

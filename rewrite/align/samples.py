@@ -1,0 +1,134 @@
+"""Several answers a query, scored: drawn in chunks, each on the disk before the next, so that a kill costs one chunk.
+
+A chunk has its own seed, so that it is the same whoever draws it: after a kill, or in another of several processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rewrite.align.query import Query, Reward, unique
+from rewrite.align.settings import SampleSettings
+from rewrite.errors import Unfit
+from rewrite.rewriter import Rewriter
+from rewrite.settings import Sampling
+from rewrite.types import Answer
+
+PATTERN = "samples-*.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The answers to one query, and what they earned."""
+
+    source: str
+    id: str
+    utterance: str
+    candidates: tuple[str, ...]
+    answers: tuple[str, ...]
+    readable: tuple[bool, ...]
+    rewards: tuple[float, ...]
+    raw: float
+    """What leaving the query alone earns."""
+    oracle: float
+    """What the target earns."""
+
+    @property
+    def key(self) -> str:
+        """The query's."""
+        return f"{self.source}/{self.id}"
+
+
+def draw(
+    rewriter: Rewriter,
+    queries: Sequence[Query],
+    reward: Reward,
+    settings: SampleSettings,
+    folder: Path,
+    progress: bool = False,
+    part: tuple[int, int] = (0, 1),
+) -> None:
+    """Draws what the folder does not hold yet; of several processes each (number, of how many) takes its chunks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number, count = part
+    path = folder / f"samples-{number}.jsonl"
+    _cut_torn(path)
+    known, each = {sample.key for sample in read_samples(folder)}, unique(queries)
+    starts = range(0, len(each), settings.chunk)
+    mine = [start for start in starts if start // settings.chunk % count == number]
+    bar = tqdm(mine, desc="sampling", unit="chunk", disable=None) if progress and len(mine) > 1 else mine
+    for start in bar:
+        chunk = each[start : start + settings.chunk]
+        if all(query.key in known for query in chunk):
+            continue
+        seed = settings.seed * 1_000_003 + start // settings.chunk
+        drawn = _score(rewriter, chunk, reward, settings, seed)
+        _append(path, [sample for sample in drawn if sample.key not in known])
+
+
+def _score(
+    rewriter: Rewriter, queries: Sequence[Query], reward: Reward, settings: SampleSettings, seed: int
+) -> list[Sample]:
+    sampling = Sampling(settings.temperature, settings.top_p, settings.answers, settings.most_tokens, seed)
+    template = rewriter.template
+    found = rewriter.samples([query.example.ask for query in queries], sampling)
+    asked: list[Query] = []
+    answers: list[Answer] = []
+    for query, rewrites in zip(queries, found, strict=True):
+        if rewrites[0].status != "too-long":
+            written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
+            answers += [*written, Answer(template.none, 0), Answer(template.write(query.example.lines), 0)]
+            asked += [query] * (settings.answers + 2)
+    rewards = reward(asked, answers) if asked else []
+    samples, start = [], 0
+    for query, rewrites in zip(queries, found, strict=True):
+        example = query.example
+        facts = (query.source, example.id, example.utterance, example.candidates)
+        if rewrites[0].status == "too-long":
+            samples.append(Sample(*facts, (), (), (), 0.0, 0.0))
+            continue
+        *earned, raw, oracle = rewards[start : start + settings.answers + 2]
+        start += settings.answers + 2
+        readable = tuple(each.status != "unparseable" for each in rewrites)
+        samples.append(Sample(*facts, tuple(each.answer for each in rewrites), readable, tuple(earned), raw, oracle))
+    return samples
+
+
+def read_samples(folder: Path) -> list[Sample]:
+    """All samples of a folder whose query had room for an answer or not, in the order of their keys."""
+    found: dict[str, Sample] = {}
+    for path in sorted(folder.glob(PATTERN)):
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+            try:
+                row: dict[str, Any] = json.loads(line)
+                for name in ("candidates", "answers", "readable", "rewards"):
+                    row[name] = tuple(row[name])
+                sample = Sample(**row)
+            except (ValueError, KeyError, TypeError) as error:
+                raise Unfit(f"{path}:{number}: not a sample; remove the file, and it is drawn again") from error
+            found.setdefault(sample.key, sample)
+    return [found[key] for key in sorted(found)]
+
+
+def _append(path: Path, samples: Sequence[Sample]) -> None:
+    text = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
+    with path.open("ab") as stream:
+        stream.write(text.encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _cut_torn(path: Path) -> None:
+    """Cuts off the line in whose midst a process died."""
+    if path.is_file():
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)

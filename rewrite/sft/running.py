@@ -1,0 +1,196 @@
+"""What every training by the library shares: where it goes on from, who listens, how it ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets.utils import logging as datasets_logging
+from peft import LoraConfig, PeftModel
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, EarlyStoppingCallback, PrinterCallback, ProgressCallback
+from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers.trainer_callback import TrainerCallback, TrainerState
+from transformers.utils import logging as transformers_logging
+from transformers.utils.import_utils import is_flash_attn_2_available
+
+from rewrite.backends.model_folder import adapter_config, loading, misfit
+from rewrite.errors import Interrupted, Unfit
+from rewrite.settings import SftSettings
+from rewrite.sft import checkpoints
+from rewrite.sft.journal import Journal
+from rewrite.sft.judged import Judged
+from rewrite.sft.ranks import first, world
+from rewrite.sft.watch import Bar, Recorder, Rhythm, Stopper
+
+NEVER = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A finished run, its best model loaded."""
+
+    model: Any
+    tokenizer: Any
+    best: float
+    step: int
+    history: list[dict[str, float]]
+    facts: dict[str, Any]
+
+
+class Run:
+    """One leg of a run in a folder: the checkpoint it goes on from, the journal, and those who listen."""
+
+    def __init__(self, work: Path, settings: SftSettings, metric: str, resume: bool, progress: bool) -> None:
+        """Call it in every process when torn checkpoints are gone."""
+        self._work, self._settings, self.metric, self._progress = work, settings, metric, progress
+        self.last = checkpoints.last(work / "checkpoints") if resume else None
+        self.state = checkpoints.read_state(self.last) if self.last else {}
+        self.recorder = Recorder(Journal(work, int(self.state.get("global_step", 0)))) if first() else None
+        self.stopper = Stopper()
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Evaluations in their rhythm, a hand on the brake, and patience."""
+        return [Rhythm(self._settings.evaluations), self.stopper, EarlyStoppingCallback(self._settings.patience)]
+
+    def go(self, trainer: Judged, over: bool = False) -> None:
+        """Trains to the end, or loads the best model where nothing is left to do (or all is `over`)."""
+        self._listen(trainer)
+        patience = self._settings.patience
+        if self.last and (over or checkpoints.is_done(self.state, f"eval_{self.metric}", patience)):
+            trainer.state = TrainerState.load_from_json(str(self.last / checkpoints.STATE))
+            if trainer.state.best_global_step:
+                trainer._load_best_model()
+        else:
+            with self.stopper:
+                trainer.train(resume_from_checkpoint=str(self.last) if self.last else None)
+        if self.stopper.stopped:
+            done, steps = trainer.state.global_step, trainer.state.max_steps
+            raise Interrupted(f"stopped after step {done} of {steps}; a checkpoint is kept, `--resume` goes on from it")
+
+    def _listen(self, trainer: Judged) -> None:
+        """Ours in place of the library's, which print among the command's results."""
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
+        if self.recorder is not None:
+            trainer.add_callback(self.recorder)
+            if "tensorboard" in self._settings.report_to:
+                from torch.utils.tensorboard import SummaryWriter
+
+                trainer.add_callback(TensorBoardCallback(SummaryWriter(str(self._work / "tensorboard"))))  # type: ignore[no-untyped-call]
+        if self._progress and first():
+            trainer.add_callback(Bar)
+
+    def trained(self, trainer: Judged, tokenizer: Any, facts: dict[str, Any]) -> Trained:
+        """What came out, with the figures that every training has."""
+        state = trainer.state
+        history = [row for row in state.log_history if f"eval_{self.metric}" in row]
+        if not history:
+            raise RuntimeError("the run ended without an evaluation")
+        best = -math.inf if state.best_metric is None else float(state.best_metric)  # none but those beyond hope
+        model: Any = trainer.accelerator.unwrap_model(trainer.model)
+        losses = [row["loss"] for row in state.log_history if "loss" in row]
+        facts = facts | {
+            "steps": state.max_steps,
+            "done": state.global_step,
+            "parameters": sum(each.numel() for each in model.parameters()),
+            "trained_parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
+            "first_loss": losses[0],
+            "last_loss": losses[-1],
+            "seconds": self.recorder.journal.seconds if self.recorder else 0.0,
+            "evaluation_seconds": round(trainer.judged_seconds, 1),
+        }
+        return Trained(model, tokenizer, best, int(state.best_global_step or 0), history, facts)
+
+
+def shared_arguments(folder: Path, settings: SftSettings, metric: str, cuda: bool) -> dict[str, Any]:
+    """The library's arguments that are the same whatever is trained."""
+    if cuda and world() == 1 and torch.cuda.device_count() > 1:
+        count = torch.cuda.device_count()
+        raise Unfit(
+            f"there are {count} GPUs; start `accelerate launch --num_processes {count} $(which rewrite-train) …`, "
+            "or set CUDA_VISIBLE_DEVICES=0 to use one"
+        )
+    half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    return {
+        "output_dir": str(folder),
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": settings.batch_size,
+        "gradient_accumulation_steps": settings.accumulate,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": settings.schedule,
+        "warmup_steps": settings.warmup,  # a float: a share of all steps
+        "weight_decay": settings.weight_decay,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "bf16": half,
+        "fp16": cuda and not half,
+        "use_cpu": not cuda,
+        "ddp_find_unused_parameters": False,
+        "seed": settings.seed,
+        "eval_strategy": "steps",
+        "eval_steps": NEVER,  # the rhythm is ours
+        "save_strategy": "steps",
+        "save_steps": NEVER,
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": f"eval_{metric}",
+        "greater_is_better": True,
+        "restore_callback_states_from_checkpoint": True,  # early stopping goes on counting
+        "logging_steps": 10,
+        "logging_first_step": True,
+        "disable_tqdm": True,
+        "report_to": [name for name in settings.report_to if name != "tensorboard"] or "none",
+        "dataloader_pin_memory": cuda,
+    }
+
+
+def padded(tokenizer: Any) -> Any:
+    """The tokenizer with padding that is not its end token: else a model would not learn where an answer ends."""
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
+        spare = [token for token in ("<|endoftext|>", "<pad>", "<unk>") if token in tokenizer.get_vocab()]
+        tokenizer.pad_token = next((token for token in spare if token != tokenizer.eos_token), tokenizer.eos_token)
+    return tokenizer
+
+
+def load_base(base: Path, flash: bool = False) -> Any:
+    """The model in float32: the optimizer needs the precision, mixed precision gives the speed."""
+    how = {"attn_implementation": "flash_attention_2"} if flash and is_flash_attn_2_available() else {}
+    with loading(base):
+        return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
+
+
+def load_policy(base: Path, adapter: Path | None, flash: bool = False) -> Any:
+    """The model that is trained: as it is, or with an adapter on it that goes on learning."""
+    model = load_base(base, flash)
+    if adapter is None:
+        return model
+    adapter_config(adapter, base)
+    try:
+        return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise misfit(adapter, base) from error
+
+
+def new_adapter(settings: SftSettings, adapter: Path | None = None) -> LoraConfig | None:
+    """The adapter that is put on the model; None where there is one already, or the whole model is trained."""
+    if settings.method == "full" or adapter is not None:
+        return None
+    lora = settings.lora
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def quiet(progress: bool) -> None:
+    """No bars where nobody looks."""
+    if not progress:
+        datasets_logging.disable_progress_bar()
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

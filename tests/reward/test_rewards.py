@@ -1,0 +1,172 @@
+"""Rewards against brute force, one call a step, what is remembered, and a retriever that fails."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrievers.fusion import with_raw
+from retrievers.settings import RewriteFusion
+from retrievers.types import Ranking, ranked
+from reward.base import Attempt
+from reward.language import language, same_language
+from reward.lists import Lists
+from reward.metrics import judge, measure
+from reward.retrieval import RetrievalReward
+
+TOOLS = [f"tool{number:02}" for number in range(30)]
+
+
+class Chance:
+    """A retriever that ranks by a hash of the text, and remembers how it was asked."""
+
+    def __init__(self, fingerprint: str = "abc/chance", fails: bool = False) -> None:
+        self.fingerprint, self.fails = fingerprint, fails
+        self.asked: list[list[str]] = []
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        if self.fails:
+            raise ConnectionError("the index is gone")
+        self.asked.append(list(queries))
+        return [self.one(text).cut(k) for text in queries]
+
+    def one(self, text: str) -> Ranking:
+        chance = random.Random(f"{self.fingerprint}/{text}")
+        return ranked(((tool, chance.random()) for tool in TOOLS), len(TOOLS))
+
+
+class Served:
+    """The fusion of a real search, picklable."""
+
+    def __init__(self, raw: float) -> None:
+        self.fusion = RewriteFusion("weighted", raw)
+
+    def __call__(self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int) -> Ranking:
+        return with_raw(raw, lists, k, self.fusion)
+
+
+def _brute(name: str, ids: Sequence[str], gold: frozenset[str], depth: int = 100) -> float:
+    """Every metric once more, as slowly and plainly as can be."""
+    metric, _, k = name.partition("@")
+    top = [tool in gold for tool in ids[: int(k)]]
+    if metric == "recall":
+        return sum(top) / len(gold)
+    if metric == "comp":
+        return float(sum(top) == len(gold))
+    if metric == "ndcg":
+        gain = sum(hit / np.log2(place + 2) for place, hit in enumerate(top))
+        return float(gain / sum(1 / np.log2(place + 2) for place in range(min(len(gold), int(k)))))
+
+    def worth(place: int) -> float:
+        cut = int(k)
+        return 1 - 0.5 * place / cut if place < cut else 0.5 * (depth - 1 - place) / (depth - cut)
+
+    found = sum(worth(place) for place, tool in enumerate(ids) if tool in gold)
+    return found / sum(worth(place) for place in range(len(gold)))
+
+
+ATTEMPTS = st.builds(
+    Attempt,
+    st.sampled_from(["rain in Oslo", "book a room"]),
+    st.frozensets(st.sampled_from(TOOLS), min_size=1, max_size=4),
+    st.lists(st.sampled_from(["weather", "hotel", "forecast", "rooms"]), unique=True, max_size=3).map(tuple),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 600),
+)
+
+
+@given(st.lists(ATTEMPTS, min_size=1, max_size=6), st.sampled_from([0.0, 0.4, 1.0]))
+def test_every_term_is_what_brute_force_says(attempts: list[Attempt], raw: float) -> None:
+    weights = {"recall@5": 1.0, "ndcg@3": 0.5, "comp@5": 0.25, "rank@5": 2.0, "format": 0.1, "length": 0.3}
+    weights |= {"abstain": 0.7, "language": 0.2}
+    retriever = Chance()
+    found = RetrievalReward(retriever, Served(raw), weights).explain(attempts)
+    for place, attempt in enumerate(attempts):
+        own, lists = retriever.one(attempt.utterance), [retriever.one(line) for line in attempt.lines]
+        ids = with_raw(own, lists, 100, RewriteFusion("weighted", raw)).ids
+        expected = {name: _brute(name, ids, attempt.gold) * attempt.readable for name in weights if "@" in name}
+        expected["format"] = float(attempt.readable and attempt.finished)
+        expected["length"] = 1 - min(1, attempt.length / 480)
+        silent = attempt.readable and not attempt.lines
+        expected["abstain"] = _brute("comp@5", own.ids, attempt.gold) if silent else 0.0
+        expected["language"] = float(attempt.readable)  # nothing here is known to be of another language
+        for name, value in expected.items():
+            assert found[name][place] == pytest.approx(value), name
+        assert found["reward"][place] == pytest.approx(sum(weights[name] * value for name, value in expected.items()))
+        gain = expected["recall@5"] - _brute("recall@5", own.ids, attempt.gold)
+        assert found["gain"][place] == pytest.approx(gain)
+
+
+def test_the_slope_tells_what_the_first_places_do_not() -> None:
+    near, far = ([f"x{place}" for place in range(100)] for _ in range(2))
+    near[20], far[90] = "gold", "gold"
+    judged = judge([near, far], [{"gold"}] * 2)
+    assert measure("recall@5", judged).tolist() == [0.0, 0.0]
+    values = measure("rank@5", judged).tolist()
+    assert values[0] > values[1] > 0
+    assert measure("rank@5", judge([["gold"], ["a", "b"]], [{"gold"}] * 2)).tolist() == [1.0, 0.0]
+
+
+def test_one_call_a_step_and_nothing_asked_twice() -> None:
+    retriever = Chance()
+    reward = RetrievalReward(retriever, Served(0.5), {"recall@5": 1.0})
+    gold = frozenset(TOOLS[:2])
+    attempts = [Attempt("rain", gold, ("weather", "forecast")), Attempt("rain", gold, ("weather",))]
+    first = reward(attempts)
+    assert [sorted(each) for each in retriever.asked] == [["forecast", "rain", "weather"]]
+    assert reward(attempts) == first
+    assert len(retriever.asked) == 1
+    reward([Attempt("rain", gold, ("umbrella",))])
+    assert retriever.asked[1:] == [["umbrella"]]
+    retriever.fingerprint = "other/chance"
+    reward([Attempt("rain", gold)])
+    assert retriever.asked[2:] == [["rain"]]  # another index: what was known of the first one does not hold
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    retriever = Chance()
+    lists = Lists(retriever, most=2)
+    lists(["a", "b"])
+    lists(["a", "c"])
+    assert lists(["a", "c"]).keys() == {"a", "c"}
+    assert lists.calls == 2
+    lists(["b"])
+    assert retriever.asked[-1] == ["b"]
+
+
+def test_a_failing_retriever_is_no_score() -> None:
+    reward = RetrievalReward(Chance(fails=True), Served(0.5), {"recall@5": 1.0})
+    with pytest.raises(ConnectionError, match="the index is gone"):
+        reward([Attempt("rain", frozenset(TOOLS[:1]))])
+
+
+def test_a_reward_travels_to_other_processes() -> None:
+    reward = RetrievalReward(Chance(), Served(0.5), {"recall@5": 1.0, "rank@5": 0.1})
+    attempts = [Attempt("rain", frozenset(TOOLS[:3]), ("weather",))]
+    assert pickle.loads(pickle.dumps(reward))(attempts) == reward(attempts)
+
+
+def test_terms_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(ValueError, match="no term 'recal@5'"):
+        RetrievalReward(Chance(), Served(0.5), {"recal@5": 1.0})
+    with pytest.raises(ValueError, match="needs a metric"):
+        RetrievalReward(Chance(), Served(0.5), {"format": 1.0})
+    assert RetrievalReward(Chance(), Served(0.5), {"mrr": 1.0})([]) == []
+
+
+def test_languages() -> None:
+    assert language("wie wird das Wetter in Berlin") == "de"
+    assert language("what is the weather in Berlin") == "en"
+    assert language("明天北京天气怎么样") == "CJK"
+    assert language("SQ 322") is None
+    assert not same_language("wie wird das Wetter in Berlin", "what is the weather in the city")
+    assert not same_language("明天北京天气怎么样", "weather forecast")
+    assert same_language("明天北京天气怎么样", "北京 天气")
+    assert same_language("wie wird das Wetter", "Wetter Berlin")

@@ -1,0 +1,308 @@
+"""Alignment of the tiny model: every algorithm changes weights, resumed runs equal uninterrupted ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+from rewrite.align.aligned import Goal, Leg
+from rewrite.align.best_of_n import train_best_of_n
+from rewrite.align.dpo import train_dpo
+from rewrite.align.groups import persistent, train_groups
+from rewrite.align.pairs import Pair
+from rewrite.align.ppo_run import learning_rate_share, train_ppo
+from rewrite.align.query import Query
+from rewrite.align.settings import AlignTraining, DpoSettings, GrpoSettings, Limits, PpoSettings, RlooSettings
+from rewrite.errors import BackendDown, Interrupted, Unfit
+from rewrite.settings import LoraSettings
+from rewrite.sft.examples import Example
+from rewrite.sft.judged import Task
+from rewrite.sft.running import Trained
+from rewrite.template import Template
+from rewrite.types import Answer, Rewrite
+
+TEMPLATE = Template("plain", 1, "", "{utterance}", line="{query}")
+"""Whatever is written can be read."""
+EXAMPLES = [Example(f"q{number}", f"{thing} in Oslo", (f"{thing} search",), ("t",)) for number, thing in
+            enumerate("hotels trains rain news".split())]  # fmt: skip
+QUERIES = [Query("small", example) for example in EXAMPLES]
+PAIRS = [Pair(each.utterance, each.lines[0], "what a lovely day") for each in EXAMPLES] * 2
+FREE = Limits(parsed=0.0, distinct=0.0, shorter=0.0, longer=1e9, kl=0.0)
+SETTINGS = AlignTraining(
+    lora=LoraSettings(rank=4, alpha=8), batch_size=2, learning_rate=1e-2, most_tokens=64, evaluations=2, patience=9,
+    report_to=(),
+)  # fmt: skip
+"""With 8 pairs 4 steps, the evaluations after 2 and 4."""
+ROLLOUTS = {"answers": 2, "most_tokens": 5}
+
+
+def _wild(rewrites: Sequence[Rewrite]) -> dict[str, float]:
+    """A score that changes with every letter of an answer."""
+    text = "\n".join(each.answer for each in rewrites)
+    return {"score": sum(place * ord(letter) for place, letter in enumerate(text, 1)) % 9973 / 9973}
+
+
+def _rising() -> Callable[[Sequence[Rewrite]], dict[str, float]]:
+    calls: list[int] = []
+
+    def judge(rewrites: Sequence[Rewrite]) -> dict[str, float]:
+        calls.append(1)
+        return {"score": float(len(calls))}
+
+    return judge
+
+
+def _reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+    return [sum(letter in "aeiou" for letter in answer.text) / (1 + len(answer.text)) for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def base(tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a head of its own: it answers with more than one word, and differently when trained."""
+    folder = tmp_path_factory.mktemp("models") / "untied"
+    config = LlamaConfig.from_pretrained(tiny_lm)
+    config.tie_word_embeddings = False
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_lm).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter as fine-tuning leaves one."""
+    folder = tmp_path_factory.mktemp("models") / "adapter"
+    torch.manual_seed(2)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
+    return folder
+
+
+def _goal(base: Path, adapter: Path | None, judge: Callable[..., dict[str, float]] | None = None) -> Goal:
+    task = Task(base, TEMPLATE, (), EXAMPLES[:3], judge or _rising(), "score", (0,), 6, 64, adapter)
+    return Goal(task, QUERIES, _reward, FREE)
+
+
+def _leg(work: Path, resume: bool = False, **changes: object) -> Leg:
+    work.mkdir(exist_ok=True, parents=True)
+    return Leg(replace(SETTINGS, **changes), work, resume, False, False)  # type: ignore[arg-type]
+
+
+def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    kept = {name: each.detach().clone() for name, each in model.named_parameters()}
+    return {name: each for name, each in kept.items() if "lora" in name or "base_layer" not in name}
+
+
+def _moved(trained: Trained, adapter: Path) -> bool:
+    """True where the adapter is another one than before."""
+    before = load_file(adapter / "adapter_model.safetensors")
+    after = {name.replace(".default", ""): value for name, value in trained.model.named_parameters()}
+    return any(not torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_dpo_goes_on_with_an_adapter_and_starts_at_its_reference(base: Path, adapter: Path, tmp_path: Path) -> None:
+    trained = train_dpo(_goal(base, adapter), _leg(tmp_path), PAIRS, DpoSettings())
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["step"] == 0
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)  # the policy is its own reference before the first step
+    assert rows[1]["kl"] == pytest.approx(0.0, abs=1e-4)
+    assert _moved(trained, adapter)
+    assert list(trained.model.peft_config) == ["default"]
+    assert trained.facts["kept"] == "best"
+    assert [row["step"] for row in trained.history] == [0, 2, 4]
+    assert trained.facts["pairs"] == 8
+
+
+def test_dpo_of_a_whole_model_and_with_a_frozen_reference(base: Path, adapter: Path, tmp_path: Path) -> None:
+    whole = train_dpo(_goal(base, None), _leg(tmp_path / "full", method="full"), PAIRS, DpoSettings())
+    assert whole.facts["trained_parameters"] == whole.facts["parameters"]
+    first = [json.loads(line) for line in (tmp_path / "full" / "metrics.jsonl").read_text().splitlines()][1]
+    assert first["loss"] == pytest.approx(0.6931, abs=1e-3)
+    goal = _goal(base, adapter)
+    held = DpoSettings(loss=("sigmoid", "sft"), weights=(1.0, 0.2))
+    train_dpo(goal, _leg(tmp_path / "held"), PAIRS, held, reference=replace(goal.task, adapter=None))
+    row = [json.loads(line) for line in (tmp_path / "held" / "metrics.jsonl").read_text().splitlines()][1]
+    assert abs(row["kl"]) > 1e-3  # the reference is another model than the start
+
+
+def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
+    """A judge during whose n-th evaluation the process is asked to stop."""
+    calls: list[int] = []
+
+    def judge(rewrites: Sequence[Rewrite]) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return _wild(rewrites)
+
+    return judge
+
+
+@pytest.mark.parametrize("algo", ["dpo", "grpo", "rloo", "ppo"])
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
+    def run(work: Path, resume: bool, judge: Callable[..., dict[str, float]]) -> Trained:
+        goal = _goal(base, adapter, judge)
+        if algo == "dpo":
+            return train_dpo(goal, _leg(work, resume), PAIRS, DpoSettings())
+        if algo in ("grpo", "rloo"):
+            kind = GrpoSettings if algo == "grpo" else RlooSettings
+            return train_groups(goal, _leg(work, resume), kind(**ROLLOUTS))  # type: ignore[arg-type]
+        return train_ppo(goal, _leg(work, resume, epochs=2), PpoSettings(most_tokens=5, minibatch=1))
+
+    straight = run(tmp_path / "straight", False, _wild)
+    with pytest.raises(Interrupted, match=r"stopped after step [23] of 4.*--resume"):
+        run(tmp_path / "stopped", False, _stopping(2))
+    resumed = run(tmp_path / "stopped", True, _wild)
+    name = "policy.safetensors" if algo == "ppo" else "adapter_model.safetensors"
+    both = [load_file(tmp_path / each / "checkpoints" / "checkpoint-4" / name) for each in ("straight", "stopped")]
+    assert all(torch.equal(both[0][key], both[1][key]) for key in both[0])
+    assert (resumed.best, resumed.step) == (straight.best, straight.step)
+    scores = [[row["eval_score"] for row in each.history] for each in (straight, resumed)]
+    assert scores[0] == scores[1]
+    again = run(tmp_path / "stopped", True, _wild)  # finished: nothing is trained any more
+    assert again.step == straight.step
+
+
+@pytest.mark.parametrize("algo", [GrpoSettings(**ROLLOUTS), RlooSettings(**ROLLOUTS)], ids=lambda algo: algo.kind)  # type: ignore[arg-type]
+def test_groups_of_answers_move_the_policy(
+    base: Path, adapter: Path, tmp_path: Path, algo: GrpoSettings | RlooSettings
+) -> None:
+    seen: list[int] = []
+
+    def reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+        assert {query.key for query in queries} <= {query.key for query in QUERIES}
+        seen.append(len(answers))
+        return _reward(queries, answers)
+
+    goal = replace(_goal(base, adapter), reward=reward)
+    trained = train_groups(goal, _leg(tmp_path, batch_size=4), algo)
+    assert _moved(trained, adapter)
+    assert seen == [4, 4]
+    assert trained.facts["queries"] == 4
+    assert 0 <= trained.facts["reward_share"] <= 1
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert any("reward" in row and "kl" in row for row in rows)
+
+
+def test_ppo_moves_the_policy_and_tells_its_figures(base: Path, adapter: Path, tmp_path: Path) -> None:
+    trained = train_ppo(_goal(base, adapter), _leg(tmp_path), PpoSettings(most_tokens=5, minibatch=2))
+    assert _moved(trained, adapter)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 1, 2, 2]
+    assert rows[1]["kl"] == pytest.approx(0.0, abs=1e-3)
+    assert {"reward", "value_loss", "kl_weight", "clipped", "entropy"} <= rows[1].keys()
+
+
+def test_best_of_n_goes_on_with_the_adapter(base: Path, adapter: Path, tmp_path: Path) -> None:
+    trained = train_best_of_n(_goal(base, adapter), _leg(tmp_path), EXAMPLES)
+    assert _moved(trained, adapter)
+    assert trained.history[0]["step"] == 0
+    with pytest.raises(Unfit, match="no answer stands out"):
+        train_best_of_n(_goal(base, adapter), _leg(tmp_path / "none"), [])
+
+
+def test_the_start_is_kept_where_nothing_beats_it(base: Path, adapter: Path, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def falling(rewrites: Sequence[Rewrite]) -> dict[str, float]:
+        calls.append(1)
+        return {"score": -float(len(calls))}
+
+    trained = train_dpo(_goal(base, adapter, falling), _leg(tmp_path), PAIRS, DpoSettings())
+    assert (trained.facts["kept"], trained.step, trained.best) == ("start", 0, -1.0)
+    assert not _moved(trained, adapter)
+
+
+def test_a_collapse_stops_the_run_and_stays_over(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = replace(_goal(base, adapter), limits=replace(FREE, kl=1e-6))
+    leg = _leg(tmp_path, evaluations=4, epochs=3)
+    trained = train_dpo(goal, leg, PAIRS, DpoSettings())
+    assert trained.facts["done"] < trained.facts["steps"] == 12
+    assert "nats an answer away" in trained.facts["collapse"]
+    assert "stopped: the policy is" in capsys.readouterr().err
+    again = train_dpo(goal, replace(leg, resume=True), PAIRS, DpoSettings())
+    assert again.facts["done"] == trained.facts["done"]
+
+
+@pytest.mark.parametrize("algo", ["dpo", "ppo", "best-of-n"])
+def test_a_policy_that_has_collapsed_is_never_the_best(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
+    goal = replace(_goal(base, adapter), limits=replace(FREE, shorter=0.999, longer=1.001, distinct=1.0))
+    goal = replace(goal, task=replace(goal.task, dev=[EXAMPLES[0], EXAMPLES[0]], shown=()))  # never all different
+    if algo == "dpo":
+        trained = train_dpo(goal, _leg(tmp_path), PAIRS, DpoSettings())
+    elif algo == "ppo":
+        trained = train_ppo(goal, _leg(tmp_path, epochs=2), PpoSettings(most_tokens=5, minibatch=2))
+    else:
+        trained = train_best_of_n(goal, _leg(tmp_path, epochs=2), EXAMPLES)
+    assert (trained.step, trained.facts["kept"]) == (0, "start")
+    assert "differ" in trained.facts["collapse"]
+    assert trained.facts["done"] == 2  # though the judge liked it better than the start
+    assert not _moved(trained, adapter)
+
+
+def test_what_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> None:
+    wild = {"method": "full", "learning_rate": 1e30, "warmup": 0.0, "schedule": "constant", "evaluations": 4}
+    with pytest.raises(Unfit, match=r"became (nan|inf).*last good checkpoint kept"):
+        train_dpo(_goal(base, None), _leg(tmp_path / "dpo", **wild), PAIRS, DpoSettings())
+    with pytest.raises(Unfit, match=r"became (nan|inf).*last good checkpoint kept"):
+        train_ppo(_goal(base, None), _leg(tmp_path / "ppo", epochs=4, **wild), PpoSettings(most_tokens=5, passes=1))
+
+
+def test_batches_that_do_not_divide_and_rollouts_without_a_gpu_are_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(Unfit, match=r"no multiple of algo\.answers"):
+        train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=3))
+    with pytest.raises(Unfit, match="need a CUDA device"):
+        train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=2, by="colocate"))
+
+
+def test_a_dead_reward_ends_the_run(base: Path, adapter: Path, tmp_path: Path) -> None:
+    def dead(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+        raise ConnectionError("the index is gone")
+
+    goal = replace(_goal(base, adapter), reward=dead)
+    with pytest.raises(ConnectionError, match="the index is gone"):
+        train_groups(goal, _leg(tmp_path / "grpo"), GrpoSettings(answers=2, most_tokens=5))
+    with pytest.raises(ConnectionError, match="the index is gone"):
+        train_ppo(goal, _leg(tmp_path / "ppo"), PpoSettings(most_tokens=5))
+
+
+def test_a_rollout_server_is_asked_again_before_the_run_ends() -> None:
+    tries: list[int] = []
+
+    def work() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("refused")
+        return "answers"
+
+    def dead() -> str:
+        raise ConnectionError("refused")
+
+    assert persistent(work, "http://here", wait=0.0) == "answers"
+    with pytest.raises(BackendDown, match=r"http://here does not answer \(refused\).*--resume"):
+        persistent(dead, "http://here", wait=0.0)
+
+
+def test_ppo_reports_where_it_can(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(Unfit, match="leave wandb out"):
+        train_ppo(_goal(base, None), _leg(tmp_path, report_to=("wandb",)), PpoSettings())
+
+
+def test_learning_rates_follow_their_schedule() -> None:
+    cosine = replace(SETTINGS, warmup=0.2)
+    assert [round(learning_rate_share(cosine, step, 10), 3) for step in (0, 1, 2, 6)] == [0.5, 1.0, 1.0, 0.5]
+    assert learning_rate_share(replace(SETTINGS, warmup=0.0, schedule="linear"), 5, 10) == 0.5
+    assert learning_rate_share(replace(SETTINGS, warmup=0.0, schedule="constant"), 9, 10) == 1.0

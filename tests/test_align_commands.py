@@ -1,0 +1,218 @@
+"""`rewrite-train probe|pairs|align` as a user has them, and what they say to those who ask for the impossible."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tiny_runs import PLAIN, align_config, make_targets, sft_config, write
+
+from pipelines import cli
+from pipelines.align_data import AlignSource, read_lessons
+from pipelines.index import make_context
+from pipelines.rewards import RewardSettings, ToolReward
+from retrievers.settings import RewriteFusion
+from rewrite.folder import open_folder
+from rewrite.types import Answer
+
+SAMPLES = {"answers": 3, "most_tokens": 6, "chunk": 3}
+DPO = {"kind": "dpo", "samples": SAMPLES, "pairing": {"margin": 0.001}}
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    return make_targets(tmp_path_factory.mktemp("aligned"), PLAIN, hold_out_tools=0.3)
+
+
+@pytest.fixture(scope="module")
+def start(targets: Path, tiny_lm: Path) -> dict[str, Any]:
+    """A fine-tuned policy."""
+    path = sft_config(targets, tiny_lm, targets.parent / "sft", epochs=1, evaluations=1)
+    assert cli.train(["sft", path, "--device", "cpu"]) == 0
+    return {"path": str(targets.parent / "sft")}
+
+
+@pytest.fixture(scope="module")
+def dpo(targets: Path, start: dict[str, Any]) -> str:
+    """The config of a run that is finished: all queries, those of held-out tools too."""
+    data = [{"targets": str(targets), "split": "all"}]
+    path = align_config(targets, start, targets.parent / "dpo", DPO, data=data)
+    assert cli.train(["align", path, "--device", "cpu"]) == 0
+    return path
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one sentence with which a command refuses."""
+    capsys.readouterr()
+    assert cli.train([*map(str, words), "--device", "cpu"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "Traceback" not in error
+    return error.splitlines()[-1]
+
+
+def test_a_run_leaves_a_rewriter_as_fine_tuning_does(dpo: str, tmp_path: Path) -> None:
+    run = Path(dpo).with_suffix("")
+    folder = open_folder(run)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert folder.card.how == "dpo after supervised fine-tuning"
+    assert "Trained by dpo after supervised fine-tuning of" in (folder.path / "README.md").read_text()
+    assert folder.card.data[0]["aligned_on"] == "all"
+    assert metrics["history"][0]["step"] == 0
+    assert metrics["start"]["eval_recall@5"] == metrics["history"][0]["eval_recall@5"]
+    assert {"eval_seen_recall@5", "eval_unseen_recall@5"} & metrics["history"][0].keys()
+    assert (run / "pairs.jsonl").is_file()
+    assert json.loads((run / "probe.json").read_text())["queries"] == 8
+    page = (run / "report.html").read_text()
+    assert "Distance from the reference" in page
+    assert "<svg" in page
+    assert not (folder.path / "ref").exists()
+    assert cli.train(["merge", str(run), str(tmp_path / "merged")]) == 0
+
+
+def test_a_finished_run_is_left_alone_and_another_config_is_refused(
+    dpo: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.train(["align", dpo, "--device", "cpu", "--resume"]) == 0
+    assert "was finished before; nothing was done" in capsys.readouterr().out
+    assert "holds a run already" in _refused(capsys, "align", dpo)
+    assert "another config" in _refused(capsys, "align", dpo, "--resume", "--set", "algo.beta=0.2")
+
+
+def test_pairs_are_a_command_and_can_be_trained_on(
+    targets: Path, start: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "output": str(tmp_path / "pairs"),
+        "start": start,
+        "data": [{"targets": str(targets), "split": "align"}],
+        "samples": SAMPLES,
+        "pairing": {"margin": 0.001, "most": 2},
+        "reward": {"terms": {"recall@5": 1.0, "length": 0.5}},
+    }
+    path = write(tmp_path / "pairs.yaml", config)
+    assert cli.train(["pairs", path, "--device", "cpu"]) == 0
+    assert "pairs" in capsys.readouterr().out.splitlines()[-1]
+    before = (tmp_path / "pairs" / "samples-0.jsonl").read_bytes()
+    assert cli.train(["pairs", path, "--device", "cpu"]) == 0
+    assert (tmp_path / "pairs" / "samples-0.jsonl").read_bytes() == before
+    assert "samples of another config" in _refused(capsys, "pairs", path, "--set", "samples.temperature=2.0")
+    algo = {"kind": "dpo", "pairs": str(tmp_path / "pairs")}
+    asked = align_config(targets, start, tmp_path / "run", algo)
+    assert cli.train(["align", asked, "--device", "cpu"]) == 0
+    made = len((tmp_path / "pairs" / "pairs.jsonl").read_text().splitlines())
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["pairs"] == made
+
+
+def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: dict[str, Any], tmp_path: Path) -> None:
+    asked = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"})
+    assert cli.train(["align", asked, "--device", "cpu"]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (tmp_path / "run" / "round-1" / "samples" / "samples-0.jsonl").is_file()
+    rounds = len(list((tmp_path / "run").glob("round-*/pairs.jsonl")))
+    # A round that gains nothing ends the whole: the next one would begin where this one did.
+    assert rounds == 2 or metrics["kept"] == "start"
+    assert open_folder(tmp_path / "run").card.how.startswith("dpo")
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [
+        {"kind": "grpo", "answers": 2, "most_tokens": 5},
+        {"kind": "ppo", "most_tokens": 5, "minibatch": 2},
+        {"kind": "best-of-n", "samples": SAMPLES, "margin": 0.0},
+    ],
+    ids=lambda algo: str(algo["kind"]),
+)
+def test_the_other_algorithms_go_the_same_way(
+    targets: Path, start: dict[str, Any], tmp_path: Path, algo: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
+    assert cli.train(["align", asked, "--device", "cpu"]) == 0
+    told = capsys.readouterr()
+    assert "worth it?" in told.err
+    assert told.out.splitlines()[-1] == str(tmp_path / "run" / "rewriter")
+    assert open_folder(tmp_path / "run").card.training["algo"]["kind"] == algo["kind"]
+
+
+def test_the_probe_tells_and_refuses_nothing(
+    targets: Path, tiny_lm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "output": str(tmp_path / "probe"),
+        "start": {"base": str(tiny_lm), "template": str(targets / "template.yaml")},
+        "data": [{"targets": str(targets)}],
+        "samples": SAMPLES,
+        "queries": 4,
+    }
+    assert cli.train(["probe", write(tmp_path / "probe.yaml", config), "--device", "cpu"]) == 0
+    told = capsys.readouterr().out
+    assert "4 queries x 3 answers" in told
+    assert told.splitlines()[-1].startswith("worth it? ")
+    assert json.loads((tmp_path / "probe" / "probe.json").read_text())["queries"] == 4
+
+
+def test_what_would_be_in_vain_stops_before_training(
+    targets: Path, start: dict[str, Any], tiny_lm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = {"reward": {"terms": {"recall@5": 1.0}, "fusion": {"raw": 1.0}}}
+    for algo in (DPO, {"kind": "grpo", "answers": 2, "most_tokens": 5}):
+        asked = align_config(targets, start, tmp_path / f"flat-{algo['kind']}", algo, **flat)
+        assert "no query has spread" in _refused(capsys, "align", asked)
+        assert not list((tmp_path / f"flat-{algo['kind']}").glob("**/checkpoint-*"))
+    strict = make_targets(tmp_path / "strict")
+    base = {"base": str(tiny_lm), "template": str(strict / "template.yaml")}
+    asked = align_config(strict, base, tmp_path / "garbled", DPO)
+    assert "the majority of answers cannot be parsed" in _refused(capsys, "align", asked)
+
+
+def test_what_does_not_fit_together_is_refused(
+    targets: Path, start: dict[str, Any], tiny_lm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = align_config(targets, start, tmp_path / "state", DPO, reward={"fingerprint": "0123/bm25"})
+    assert "wants bm25 of" in _refused(capsys, "align", asked)
+    asked = align_config(targets, start, tmp_path / "terms", DPO, reward={"terms": {"recal@5": 1.0}})
+    assert "no term 'recal@5'" in _refused(capsys, "align", asked)
+    asked = align_config(targets, start, tmp_path / "full", DPO)
+    assert "merge it first" in _refused(capsys, "align", asked, "--set", "training.method=full")
+    asked = align_config(targets, {"base": str(tiny_lm), "template": "needs"}, tmp_path / "template", DPO)
+    assert "the policy answers by the template needs" in _refused(capsys, "align", asked)
+    empty = make_targets(tmp_path / "empty", PLAIN)
+    asked = align_config(empty, start, tmp_path / "none", DPO, data=[{"targets": str(empty), "split": "align"}])
+    assert "no queries of held-out tools" in _refused(capsys, "align", asked)
+    asked = align_config(targets, start, tmp_path / "kind", {"kind": "ppoo"})
+    assert "did you mean ppo?" in _refused(capsys, "align", asked)
+
+
+def test_the_reward_is_the_list_that_is_served_and_travels(targets: Path) -> None:
+    lessons = read_lessons([AlignSource(str(targets), "all")], 0, 0)
+    assert {query.example.id for query in lessons.queries} == {f"q{number}" for number in range(8)}
+    settings = RewardSettings({"recall@5": 1.0, "abstain": 0.5}, RewriteFusion("weighted", 0.5))
+    reward = ToolReward(lessons.sources, lessons.template, settings, make_context("cpu"))
+    queries = lessons.queries[:3]
+    answers = [Answer("NONE", 2), Answer("nothing of the kind", 5), Answer(f"find {queries[2].example.gold[0]}", 4)]
+    found = reward.explain(queries, answers)
+    assert found["recall@5"].tolist() == [1.0, 1.0, 1.0]
+    assert found["abstain"].tolist() == [1.0, 0.0, 0.0]
+    assert reward(queries, answers) == [1.5, 1.0, 1.0]
+    assert pickle.loads(pickle.dumps(reward))(queries, answers) == [1.5, 1.0, 1.0]
+
+
+def test_a_dead_retriever_is_no_score(targets: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "targets"
+    shutil.copytree(targets, moved)
+    facts = json.loads((moved / "targets.json").read_text())
+    (moved / "targets.json").write_text(json.dumps(facts | {"index": str(tmp_path / "gone")}))
+    lessons = read_lessons([AlignSource(str(moved))], 0, 0)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        ToolReward(lessons.sources, lessons.template, RewardSettings(), make_context("cpu")).open()
+
+
+def test_a_dry_run_prints_what_would_be_done(dpo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert cli.train(["align", dpo, "--dry-run", "--set", "algo.rounds=3"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["algo"]["rounds"] == 3
