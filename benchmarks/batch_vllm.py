@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -56,28 +55,23 @@ def write_inputs(folder: Path, texts: list[str], model: Path, tokens: int) -> No
     )
 
 
-def timed(words: list[str], log: Path) -> tuple[float, float]:
-    """Seconds that a command takes, and seconds of a core that it uses."""
-    started, used = time.monotonic(), _used()
+def timed(words: list[str], log: Path) -> float:
+    """Seconds that a command takes."""
+    started = time.monotonic()
     with log.open("wb") as stream:
         done = subprocess.run(words, env={**ENVIRONMENT, **os.environ}, stdout=stream, stderr=subprocess.STDOUT)
     if done.returncode:
         raise SystemExit(log.read_text()[-3000:])
-    return time.monotonic() - started, _used() - used
+    return time.monotonic() - started
 
 
-def _used() -> float:
-    facts = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return facts.ru_utime + facts.ru_stime
-
-
-def ours(folder: Path) -> tuple[float, float]:
+def ours(folder: Path) -> float:
     """Our command."""
     words = [sys.executable, "-c", OURS, str(folder / "ours.jsonl"), str(folder / "ours.out.jsonl"), "--fresh"]
     return timed([*words, "--config", str(folder / "config.yaml")], folder / "ours.log")
 
 
-def theirs(folder: Path, model: Path) -> tuple[float, float]:
+def theirs(folder: Path, model: Path) -> float:
     """vLLM's."""
     words = [sys.executable, "-m", "vllm.entrypoints.openai.run_batch", "-i", str(folder / "theirs.jsonl")]
     words += ["-o", str(folder / "theirs.out.jsonl"), "--model", str(model), "--max-model-len", str(CONTEXT)]
@@ -124,17 +118,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_inputs(folder, texts, model, arguments.tokens)
-        found: dict[str, list[tuple[float, float]]] = {"rewrite-batch": [], "vllm run-batch": []}
+        found: dict[str, list[float]] = {"rewrite-batch": [], "vllm run-batch": []}
         for number in range(arguments.rounds):
             for name in sorted(found, reverse=bool(number % 2)):
                 found[name].append(ours(folder) if name == "rewrite-batch" else theirs(folder, model))
-                seconds, used = found[name][-1]
-                print(f"{name} {seconds:.1f} s, {used:.1f} s of a core, load {os.getloadavg()[0]:.1f}", flush=True)
+                print(f"{name} {found[name][-1]:.1f} s, load {os.getloadavg()[0]:.1f}", flush=True)
         equal, rows = same(folder)
-    mine, other = (min(seconds for seconds, _ in each) for each in found.values())
+    mine, other = (min(each) for each in found.values())
     print(f"rows a second from start to finished file: {rows / mine:.3f} against {rows / other:.3f}")
-    ratio = min(used for _, used in found["vllm run-batch"]) / min(used for _, used in found["rewrite-batch"])
-    print(f"ratio {other / mine:.3f}, by seconds of a core {ratio:.3f}; the same queries for {equal} of {rows} rows")
+    print(f"ratio {other / mine:.3f}; the same queries for {equal} of {rows} rows")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class Served:
         assert "http://" in self.line, self.log.read_text()
         self.client = httpx.Client(base_url=self.line.split()[1].strip(","), timeout=60.0, trust_env=False)
 
-    def until(self, state: str, seconds: float = 180.0) -> None:
+    def until(self, state: str, seconds: float = 420.0) -> None:
         deadline = time.monotonic() + seconds
         while self.client.get("/readyz").json()["rewriter"] != state:
             assert time.monotonic() < deadline, self.log.read_text()
