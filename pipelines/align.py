@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     start = find_start(config.start, config.training.method, lessons)
     mark = _mark(start, lessons, config)
     if first():
-        begin(output, config, _silent, mark, resume)
+        begin(output, config, mark, resume)
     if is_finished(output):
         return output / "rewriter"
     from rewrite.align.aligned import Goal, Leg
@@ -163,9 +163,3 @@ def _mark(start: Start, lessons: Lessons, config: AlignConfig) -> dict[str, str]
         pairs = write_pairs(read_pairs(Path(config.algo.pairs)))
         marks["pairs"] = hashlib.sha256(pairs.encode()).hexdigest()[:16]
     return marks
-
-
-def _silent(config: AlignConfig) -> AlignConfig:
-    """The config without what changes no weight: where figures go, where the run lies, how many are asked at a time."""
-    same = replace(config.evaluation, batch_size=1, samples=0)
-    return replace(config, output="", evaluation=same, training=replace(config.training, report_to=()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -11,12 +10,10 @@ from pipelines import config as configs
 from pipelines.align import AlignConfig, run_align
 from pipelines.drawing import PairsConfig, ProbeConfig, run_pairs, run_probe
 from pipelines.index import make_context
-from pipelines.training_runs import is_finished
-from retrievers.encoder import check_device
+from pipelines.train_commands import beside_raw, trained
 from retrievers.errors import BadInput
 from rewrite.align.pairs import FILE
 from rewrite.align.probe import Probe
-from rewrite.sft.ranks import first
 
 
 def probe(arguments: argparse.Namespace) -> int:
@@ -59,17 +56,9 @@ def _tell(found: Probe) -> None:
 
 def align(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, AlignConfig)
-    if config is None:
+    metrics = None if config is None else trained(arguments, config, run_align)
+    if config is None or metrics is None:
         return 0
-    device, before = check_device(arguments.device), is_finished(Path(config.output))
-    if not device.startswith(("cpu", "cuda")):
-        raise BadInput(f"training runs on cpu or cuda, not on {device}")
-    folder = run_align(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
-    if not first():
-        return 0
-    if before:
-        print(f"the run in {config.output} was finished before; nothing was done")
-    metrics = json.loads((Path(config.output) / "metrics.json").read_text(encoding="utf-8"))
     name, facts = config.evaluation.metric, metrics["training"]
     if metrics["collapse"]:
         print(f"stopped early: {metrics['collapse']}")
@@ -81,9 +70,7 @@ def align(arguments: argparse.Namespace) -> int:
     )
     if "reward_share" in facts:
         print(f"the reward took {facts['reward_share']:.1%} of the training's time")
-    chosen = metrics["fusion"][0]
-    how = "not used at all" if chosen["fusion"]["raw"] == 1 else "{method}, raw {raw:g}".format(**chosen["fusion"])
-    print(f"beside the raw query, chosen on dev: {how} ({name} {chosen['score']:.3f})")
+    print(beside_raw(metrics, name))
     print(Path(config.output) / "report.html")
-    print(folder)
+    print(Path(config.output) / "rewriter")
     return 0

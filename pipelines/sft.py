@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     base = find_model(config.base)
     mark = _mark(base, sources, template)
     if first():
-        begin(output, config, _silent, mark, resume)
+        begin(output, config, mark, resume)
     if is_finished(output):
         return output / "rewriter"
     from rewrite.sft.judged import Task, rewritten
@@ -106,9 +106,3 @@ def _mark(base: Path, sources: Sequence[Source], template: Template) -> dict[str
     """What a run must find unchanged when it goes on."""
     text = "".join(write_examples([*source.train, *source.dev]) for source in sources) + template.dump()
     return {"base": fingerprint(base), "targets": hashlib.sha256(text.encode()).hexdigest()[:16]}
-
-
-def _silent(config: SftConfig) -> SftConfig:
-    """The config without what changes no weight: where figures go, where the run lies, how many are asked at a time."""
-    same = replace(config.evaluation, batch_size=1, samples=0)
-    return replace(config, output="", evaluation=same, training=replace(config.training, report_to=()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pipelines import config as configs
 from pipelines.index import make_context
@@ -49,17 +51,9 @@ def targets(arguments: argparse.Namespace) -> int:
 
 def sft(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, SftConfig)
-    if config is None:
+    metrics = None if config is None else trained(arguments, config, run_sft)
+    if config is None or metrics is None:
         return 0
-    device, before = check_device(arguments.device), is_finished(Path(config.output))
-    if not device.startswith(("cpu", "cuda")):
-        raise BadInput(f"training runs on cpu or cuda, not on {device}")
-    folder = run_sft(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
-    if not first():
-        return 0
-    if before:
-        print(f"the run in {config.output} was finished before; nothing was done")
-    metrics = json.loads((Path(config.output) / "metrics.json").read_text(encoding="utf-8"))
     name, facts = config.evaluation.metric, metrics["training"]
     if facts["last_loss"] > facts["first_loss"]:
         print(f"the loss rose from {facts['first_loss']:.3f} to {facts['last_loss']:.3f}; try a lower learning_rate")
@@ -71,11 +65,30 @@ def sft(arguments: argparse.Namespace) -> int:
     )
     if best["eval_parsed"] < 0.9:
         print(f"only {best['eval_parsed']:.0%} of its answers can be parsed; train longer, or look at samples.md")
+    print(beside_raw(metrics, name))
+    print(Path(config.output) / "rewriter")
+    return 0
+
+
+def trained(arguments: argparse.Namespace, config: Any, run: Callable[..., Path]) -> dict[str, Any] | None:
+    """Does a training and gives its figures; None in all processes but the first."""
+    device, before = check_device(arguments.device), is_finished(Path(config.output))
+    if not device.startswith(("cpu", "cuda")):
+        raise BadInput(f"training runs on cpu or cuda, not on {device}")
+    run(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
+    if not first():
+        return None
+    if before:
+        print(f"the run in {config.output} was finished before; nothing was done")
+    metrics: dict[str, Any] = json.loads((Path(config.output) / "metrics.json").read_text(encoding="utf-8"))
+    return metrics
+
+
+def beside_raw(metrics: dict[str, Any], name: str) -> str:
+    """How the rewriter is best joined with the raw query."""
     chosen = metrics["fusion"][0]
     how = "not used at all" if chosen["fusion"]["raw"] == 1 else "{method}, raw {raw:g}".format(**chosen["fusion"])
-    print(f"beside the raw query, chosen on dev: {how} ({name} {chosen['score']:.3f})")
-    print(folder)
-    return 0
+    return f"beside the raw query, chosen on dev: {how} ({name} {chosen['score']:.3f})"
 
 
 def merge(arguments: argparse.Namespace) -> int:

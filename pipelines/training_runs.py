@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from pipelines import config as configs
 from pipelines.runs import as_json, environment, write_files
@@ -14,8 +15,6 @@ from retrievers.errors import BadInput, OutOfDisk
 from retrievers.index.files import disk_room
 from rewrite.folder import CARD
 from rewrite.types import Rewrite
-
-Config = TypeVar("Config")
 
 
 def nobody(rewrites: Sequence[Rewrite]) -> dict[str, float]:
@@ -41,17 +40,15 @@ def room_to_train(output: Path) -> Iterator[None]:
         ) from error
 
 
-def begin(
-    output: Path, config: Config, silent: Callable[[Config], Config], mark: Mapping[str, str], resume: bool
-) -> None:
-    """Refuses to mix two runs in one folder, and notes what this one is; `silent` leaves out what changes no weight."""
+def begin(output: Path, config: Any, mark: Mapping[str, str], resume: bool) -> None:
+    """Refuses to mix two runs in one folder, and notes what this one is."""
     noted = output / "run.json"
     used = is_finished(output) or _has_work(output)
     if used and not resume:
         raise BadInput(f"{output} holds a run already; go on with `--resume`, or name another output")
     if used and noted.exists():
         before = configs.load(output / "config.yaml", type(config))
-        if silent(before) != silent(config):
+        if _silent(before) != _silent(config):
             raise BadInput(f"the run in {output} was started with another config; resume it with {output}/config.yaml")
         changed = [what for what, value in json.loads(noted.read_text()).items() if mark[what] != value]
         if changed:
@@ -61,7 +58,13 @@ def begin(
         write_files(output, files | {"run.json": as_json(dict(mark))})
 
 
-def begin_drawing(output: Path, config: Config) -> None:
+def _silent(config: Any) -> Any:
+    """The config without what changes no weight: where figures go, where the run lies, how many are asked at a time."""
+    same = replace(config.evaluation, batch_size=1, samples=0)
+    return replace(config, output="", evaluation=same, training=replace(config.training, report_to=()))
+
+
+def begin_drawing(output: Path, config: Any) -> None:
     """Notes what is drawn; samples of another config are not mixed with these."""
     before = output / "config.yaml"
     text = configs.dump(config)

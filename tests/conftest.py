@@ -72,3 +72,18 @@ def tiny_lm(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def untied_lm(tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a head of its own: it answers with more than one word, and differently when trained."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+    folder = tmp_path_factory.mktemp("models") / "untied"
+    config = LlamaConfig.from_pretrained(tiny_lm)
+    config.tie_word_embeddings = False
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_lm).save_pretrained(folder)
+    return folder

@@ -51,32 +51,32 @@ def rewrite_batch(
         raise TypeError("rewrite_batch needs a config: a BatchConfig or the path of a YAML file")
     if not isinstance(config, BatchConfig):
         config = configs.load(Path(config), BatchConfig)
-    if isinstance(rows, (str, Path)) and output is not None:
-        return run(str(rows), str(output), config, engine, device, fresh, retry_errors, show_progress)
     with tempfile.TemporaryDirectory() as scratch:
+        whole = hasattr(rows, "to_parquet")
         source, settings = _written(rows, Path(scratch), config)
-        wanted = Path(output) if output is not None else Path(scratch) / f"out{source.suffix}"
-        summary = run(str(source), str(wanted), settings, engine, device, fresh, retry_errors, show_progress)
         if output is not None:
-            return summary
-        if source.suffix == ".parquet":
+            return run(source, str(output), settings, engine, device, fresh, retry_errors, show_progress)
+        wanted = Path(scratch) / ("out.parquet" if whole else "out.jsonl")
+        settings = replace(settings, output_format="parquet" if whole else "jsonl")
+        run(source, str(wanted), settings, engine, device, fresh, retry_errors, show_progress)
+        if whole:
             from datasets import Dataset
 
             return Dataset.from_parquet(str(wanted), keep_in_memory=True)
-        return [json.loads(line) for line in wanted.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in wanted.read_bytes().splitlines()]
 
 
-def _written(rows: Any, folder: Path, config: BatchConfig) -> tuple[Path, BatchConfig]:
-    """Rows as a file."""
+def _written(rows: Any, folder: Path, config: BatchConfig) -> tuple[str, BatchConfig]:
+    """Rows as a file, and the config that reads it."""
     if isinstance(rows, (str, Path)):
-        return Path(rows), replace(config, output_format="jsonl")
+        return str(rows), config
     if hasattr(rows, "to_parquet"):
         rows.to_parquet(str(folder / "rows.parquet"))
-        return folder / "rows.parquet", replace(config, input=replace(config.input, format="parquet"))
-    with (folder / "rows.jsonl").open("w", encoding="utf-8", errors="surrogatepass") as stream:
+        return str(folder / "rows.parquet"), replace(config, input=replace(config.input, format="parquet"))
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as stream:
         for row in rows:
             stream.write(json.dumps(row if isinstance(row, str) else dict(row)) + "\n")
-    return folder / "rows.jsonl", replace(config, input=replace(config.input, format="jsonl"))
+    return str(folder / "rows.jsonl"), replace(config, input=replace(config.input, format="jsonl"))
 
 
 def run(

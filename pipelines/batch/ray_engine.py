@@ -28,6 +28,8 @@ from rewrite.errors import BackendDown
 
 QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Set where the user has not."""
+OURS = tuple(EXIT_CODES)
+"""What a user is told in a sentence. Anything else is a fault of the program, and Ray's to raise."""
 STORE_BYTES = 2**28
 """The object store of a cluster of our own: a few chunks are all that is ever in it."""
 
@@ -77,7 +79,7 @@ class OnRay:
                 for sent in batch["done"]:
                     yield _unpacked(json.loads(sent))
         except ray.exceptions.RayTaskError as error:
-            if any(kind in EXIT_CODES for kind in type(error.cause).__mro__):
+            if isinstance(error.cause, OURS):
                 raise error.cause from None  # Ray would tell its whole way through here
             raise
         except ray.exceptions.RayError as error:
@@ -93,22 +95,22 @@ class _Worker:
         self._size, self._known, self._trouble = size, _Sent(), ""
         try:
             self._expander = Expander(load(plan, device), reader, plan.keys(), self._known, plan.config.k)
-        except Exception as error:
+        except OURS as error:
             self._trouble = _told(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """What is ours to tell is sent as such: Ray would try a user's mistake again for ever."""
+        if self._trouble:
+            return {"done": [self._trouble]}
         found = []
         for sent in batch["chunk"]:
             facts = json.loads(sent)
             self._known.answers = {key: Known(*known) for key, known in facts["known"].items()}
             rows = [(int(number), _raw(raw)) for number, raw in facts["rows"]]
             try:
-                if self._trouble:
-                    raise _Told(self._trouble)
                 found += [_packed(done) for done in self._expander.run(iter([(facts["chunk"], rows)]), self._size)]
-            except Exception as error:
-                found.append(str(error) if isinstance(error, _Told) else _told(error))
+            except OURS as error:
+                found.append(_told(error))
         return {"done": found}
 
 
@@ -121,10 +123,6 @@ class _Sent:
     def get(self, keys: Sequence[str]) -> dict[str, Known]:
         """Those that are known."""
         return {key: self.answers[key] for key in keys if key in self.answers}
-
-
-class _Told(Exception):
-    """Trouble that is packed already."""
 
 
 def _from_anywhere(plan: Plan) -> Plan:
@@ -241,7 +239,5 @@ def _unpacked(facts: dict[str, Any]) -> Done:
 
 def _told(error: Exception) -> str:
     """An error as the driver raises it again: by the name in the table of exit codes."""
-    kind = next((kind for kind in type(error).__mro__ if kind in EXIT_CODES), None)
-    if kind is None:
-        raise error
+    kind = next(kind for kind in type(error).__mro__ if kind in EXIT_CODES)
     return json.dumps({"trouble": kind.__name__, "message": sentence(error)})

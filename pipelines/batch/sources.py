@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from pipelines.batch.rows import Raw, Shape, Unusable, shape_of
 from pipelines.batch.settings import InputSettings
@@ -185,7 +185,7 @@ def _csv_rows(stream: IO[bytes], path: Path) -> Iterator[tuple[int, Raw]]:
             yield number, dict(zip(head, cells, strict=True))
 
 
-def _parquet(path: Path):  # type: ignore[no-untyped-def]
+def _parquet(path: Path) -> Any:
     import pyarrow
     import pyarrow.parquet
 

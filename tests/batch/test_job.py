@@ -427,5 +427,10 @@ def test_a_notebook_gives_and_gets_a_data_set(tmp_path: Path) -> None:
     summary = rewrite_batch(given, tmp_path / "out.jsonl", CONFIG)
     assert isinstance(summary, Summary)
     assert [row["queries"] for row in read(tmp_path / "out.jsonl")] == found["queries"][:]
+    given.to_parquet(str(tmp_path / "in.parquet"))
+    for name in ("in.parquet", "in.jsonl.gz"):  # a file without an output comes back as a list, whatever its form
+        with gzip.open(tmp_path / "in.jsonl.gz", "wt") as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in given)
+        assert rewrite_batch(tmp_path / name, config=replace(CONFIG, output_format="csv")) == list(found)
     with pytest.raises(TypeError, match="needs a config"):
         rewrite_batch(given)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM
 
 from rewrite.align.aligned import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
@@ -67,15 +67,8 @@ def _reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def base(tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model with a head of its own: it answers with more than one word, and differently when trained."""
-    folder = tmp_path_factory.mktemp("models") / "untied"
-    config = LlamaConfig.from_pretrained(tiny_lm)
-    config.tie_word_embeddings = False
-    torch.manual_seed(1)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_lm).save_pretrained(folder)
-    return folder
+def base(untied_lm: Path) -> Path:
+    return untied_lm
 
 
 @pytest.fixture(scope="module")

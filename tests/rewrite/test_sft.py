@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.errors import Interrupted, Unfit
@@ -87,15 +86,8 @@ def _steps(run: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def base(tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model with a head of its own: it answers with more than one word, and differently when trained."""
-    folder = tmp_path_factory.mktemp("models") / "untied"
-    config = LlamaConfig.from_pretrained(tiny_lm)
-    config.tie_word_embeddings = False
-    torch.manual_seed(1)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_lm).save_pretrained(folder)
-    return folder
+def base(untied_lm: Path) -> Path:
+    return untied_lm
 
 
 @pytest.fixture(scope="module")

