@@ -20,12 +20,12 @@ def test_the_bundled_encoder_knows_what_is_alike() -> None:
     assert weather @ weather == pytest.approx(1, abs=1e-5)
 
 
-def test_the_bundled_language_model_is_converted_once_and_speaks(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = find_model("bundled:smollm2-135m")
-    assert folder.is_relative_to(cache)
+def test_the_bundled_language_model_speaks(cache: Path, language_model: Path) -> None:
+    assert language_model.is_relative_to(cache)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    model = AutoModelForCausalLM.from_pretrained(language_model)
     assert tokenizer.eos_token_id == model.generation_config.eos_token_id == 2
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France? One word."}],
@@ -36,17 +36,28 @@ def test_the_bundled_language_model_is_converted_once_and_speaks(cache: Path, mo
     answer = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0][prompt["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(answer)
 
-    # The second time nothing is converted; a damaged copy is made again.
+
+def test_a_model_is_converted_once_and_again_when_its_copy_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conversions = []
-    monkeypatch.setattr(models, "_convert", lambda source, target: conversions.append(source) or (target / "x").touch())
+
+    def convert(source: Path, target: Path) -> None:
+        conversions.append(source)
+        (target / "model.safetensors").write_bytes(source.read_bytes()[:2000])
+
+    monkeypatch.setattr(models, "_convert", convert)
+    monkeypatch.setenv("TOOLREWRITE_CACHE", str(tmp_path))
+    folder = find_model("bundled:smollm2-135m")
+    assert folder.is_relative_to(tmp_path)
     assert find_model("bundled:smollm2-135m") == folder
-    assert not conversions
+    assert len(conversions) == 1
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert find_model("bundled:smollm2-135m") == folder
-    assert len(conversions) == 1
+    assert len(conversions) == 2
+    assert len(weights.read_bytes()) == 2000
     assert not list(folder.parent.glob(".part-*"))
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(
