@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     os.environ["TOOLREWRITE_CACHE"] = str(folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def same_arithmetic() -> Iterator[None]:
+    """On a CPU without bfloat16, torch's first bfloat16 product turns oneDNN off for the whole process.
+
+    What trains after it would differ in the last bits from the same training in a process of its own.
+    """
+    yield
+    if "torch" in sys.modules:
+        import torch
+
+        torch.backends.mkldnn.set_flags(torch.backends.mkldnn.is_available())
 
 
 @pytest.fixture(scope="session")
