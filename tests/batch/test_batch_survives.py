@@ -199,7 +199,12 @@ def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 50\n")
     words = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--config", str(tmp_path / "config.yaml")]
     code = "from pipelines.cli import batch; raise SystemExit(batch())"
-    job = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs start without it
+    )
     shard, deadline = tmp_path / "out.jsonl.work" / "shard-00000.jsonl", time.monotonic() + 60
     while not (shard.exists() and shard.stat().st_size):
         assert time.monotonic() < deadline
