@@ -30,7 +30,7 @@ class Gateway:
         if config.traces:
             tracing.start()
         self.config, self.metrics = config, Metrics()
-        self.gate = Gate(config.keys, config.anonymous)
+        self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute)
         self.batcher = Batcher(config.workers, config.batch, config.limits.waiting)
         self.models: Models | None = None
         phrasing = PHRASING

@@ -62,13 +62,13 @@ class Caller:
         self._seen = now
         wanted = min(cost, self.per_minute)
         if self._tokens < wanted:
-            raise overloaded(f"this key has {self.per_minute} a minute", (wanted - self._tokens) / rate)
+            raise overloaded(f"{self.name} has {self.per_minute} a minute", (wanted - self._tokens) / rate)
         self._tokens -= wanted
 
     def enter(self) -> None:
         """One more request at the same time."""
         if self.concurrent and self._busy >= self.concurrent:
-            raise overloaded(f"this key may have {self.concurrent} requests at the same time")
+            raise overloaded(f"{self.name} may have {self.concurrent} requests at the same time")
         self._busy += 1
 
     def leave(self) -> None:
@@ -79,12 +79,13 @@ class Caller:
 class Gate:
     """Knows who is calling."""
 
-    def __init__(self, keys: Sequence[KeySettings], anonymous: Sequence[Scope]) -> None:
+    def __init__(self, keys: Sequence[KeySettings], anonymous: Sequence[Scope], anonymous_share: int = 0) -> None:
+        """`anonymous_share`: what all callers without a key have together a minute; 0: no limit."""
         self._callers = [
             (key.sha256.encode(), Caller(key.name, frozenset(key.scopes), key.per_minute, key.concurrent))
             for key in keys
         ]
-        self._anonymous = Caller("anonymous", frozenset(anonymous)) if anonymous else None
+        self._anonymous = Caller("anonymous", frozenset(anonymous), anonymous_share) if anonymous else None
 
     def admit(self, authorization: str | None, api_key: str | None) -> Caller:
         """The caller, by his key, or as nobody in particular where such may come in."""

@@ -29,7 +29,7 @@ class Loaded:
     """A rewriter as it is asked now; a newer one takes its place whole."""
 
     model: str
-    """The name by which endpoints know it; it tells an adapter's weights."""
+    """The name by which endpoints know it; it tells an adapter's weights, and nothing of a whole model's."""
     template: Template
     room: QuickRoom
     sampling: Sampling
@@ -78,7 +78,8 @@ class Rewriting:
 
     async def _in_time(self, loaded: Loaded, ask: Ask, hurried: bool) -> tuple[Rewrite, bool]:
         prompt, cut = await self._fitted(loaded, ask)
-        key = RewriteCache.key(loaded.model, f"{loaded.template}", loaded.sampling, prompt)
+        weights = f"{loaded.model} {loaded.facts.get('fingerprint')}"
+        key = RewriteCache.key(weights, f"{loaded.template}", loaded.sampling, prompt)
         known = self._cache.get(key)
         self._metrics.cache.labels("hit" if known else "miss").inc()
         if known is not None:

@@ -175,11 +175,13 @@ class Limits:
     """In one change of the catalogue."""
     body_seconds: float = 10.0
     """For a request's body to arrive."""
+    anonymous_per_minute: int = 0
+    """Utterances and changes a minute of all callers without a key together; 0: as many as the server bears."""
 
     def __post_init__(self) -> None:
         counts = (self.utterances, self.characters, self.places, self.in_flight, self.waiting, self.tools)
-        if min(counts) < 1 or self.bytes < 1024 or self.body_seconds <= 0:
-            raise BadInput("limits are at least 1, bytes at least 1024")
+        if min(counts) < 1 or self.bytes < 1024 or self.body_seconds <= 0 or self.anonymous_per_minute < 0:
+            raise BadInput("limits are at least 1, bytes at least 1024, and anonymous_per_minute at least 0")
         if self.characters > 20_000 or self.waiting < self.utterances:
             raise BadInput("characters are at most 20000, and as many texts may wait as one request has")
 

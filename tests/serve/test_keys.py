@@ -74,6 +74,18 @@ def test_a_key_has_a_share_of_each_minute_and_of_the_moment(serve: Serve, model:
     assert 1 <= int(refused.headers["Retry-After"]) <= 6
 
 
+def test_callers_without_a_key_have_a_share_together(serve: Serve) -> None:
+    key = make_key()[0]
+    server = serve(anonymous=["search"], keys=[entry(key, "search")], limits={"anonymous_per_minute": 3})
+    assert server.post("/v1/search", utterance=["hi", "you"]).status_code == 200
+    assert server.post("/v1/search", utterance="hi").status_code == 200
+    refused = server.post("/v1/search", utterance="hi")
+    assert refused.status_code == 429
+    assert refused.json()["error"]["message"].startswith("anonymous has 3 a minute")
+    server.client.headers["Authorization"] = f"Bearer {key}"
+    assert server.post("/v1/search", utterance="hi").status_code == 200
+
+
 def test_a_share_comes_back_with_time() -> None:
     now = [0.0]
     caller = Caller("a", frozenset({"search"}), per_minute=60, clock=lambda: now[0])

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, save_rewriter
+from conftest import Running, rewriter, save_rewriter
+from doubles import ModelServer
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from rewrite.settings import Sampling
@@ -62,6 +63,32 @@ def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, 
     while asked(server) != expected[1]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_same_name(
+    serve: Serve, model: ModelServer, tiny_lm: Path, tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        save_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
+    folder = shutil.copytree(tmp_path / "version-1", tmp_path / "rewriter")
+    served = config(tiny_lm, folder, "transformers")
+    served["rewriter"] = {"path": str(folder), "engine": rewriter(model)["engine"]}
+    server = serve(**served)
+    server.until_ready()
+
+    def state() -> tuple[str, bool]:
+        found = server.post("/v1/rewrite", utterance="hi").json()
+        return found["fingerprints"]["rewriter"], found["results"][0]["rewrite"]["cached"]
+
+    (first, new), (_, known) = state(), state()
+    assert (new, known) == (False, True)
+    shutil.rmtree(folder)
+    (tmp_path / "version-2").rename(folder)
+    deadline = time.monotonic() + 10
+    while (now := state())[0] == first:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not now[1]
 
 
 def test_where_vllm_is_not_installed_it_says_so_and_goes_on(

@@ -31,11 +31,14 @@ from rewrite.types import Ask
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 TEMPLATE = Template("short", 1, "", "{utterance}")
 LESSONS = ("will I need a coat tonight", "300 kronor in euro", "play some jazz", "a table for six in Lyon")
-ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency"}
+ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency", "whole": "- book a table"}
 
 
-def train(base: Path, folder: Path, answer: str) -> None:
-    """An adapter that has learned one answer to everything, in a few steps; written as training writes rewriters."""
+def train(base: Path, folder: Path, answer: str, whole: bool = False) -> None:
+    """An adapter that has learned one answer to everything, in a few steps; written as training writes rewriters.
+
+    `whole`: merged into its model, as `rewrite-train merge` does.
+    """
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -64,7 +67,8 @@ def train(base: Path, folder: Path, answer: str) -> None:
         model(input_ids=tokens, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    card = Card("bundled:smollm2-135m", fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5})
+    kind, model = ("full", model.merge_and_unload()) if whole else ("lora", model)
+    card = Card("bundled:smollm2-135m", fingerprint(base), kind, fusion={"method": "weighted", "raw": 0.5})
     save_folder(folder, model, tokenizer, card, TEMPLATE)
 
 
@@ -114,7 +118,7 @@ class Served:
 def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     for name, answer in ANSWERS.items():
-        train(language_model, folder / name, answer)
+        train(language_model, folder / name, answer, whole=name == "whole")
     (folder / "rewriter").symlink_to(folder / "first")
     build(folder / "index", read_catalogue(sample_folder())[::3], BM25_ONLY, plain_context())
     engine = {"kind": "vllm", "context": 1024, "eager": True, "logs": str(folder / "logs")}
@@ -191,14 +195,19 @@ def test_it_listens_on_the_loopback_and_lets_nobody_in(served: Served) -> None:
     assert served.client.post("/v1/chat/completions", json={"model": "rewriter", "messages": []}).status_code == 404
 
 
-def test_a_newer_adapter_takes_over_without_a_dropped_request(served: Served, tmp_path: Path) -> None:
-    before = served.client.get("/v1/models").json()["models"][1]
+def put(served: Served, name: str) -> None:
+    """Puts another rewriter in the place of the one that is served."""
     folder = Path(yaml.safe_load((served.log.parent / "serve.yaml").read_text())["rewriter"]["path"])
+    fresh = folder.with_name("rewriter.new")
+    fresh.symlink_to(folder.with_name(name))
+    fresh.replace(folder)
+
+
+def test_a_newer_adapter_takes_over_without_a_dropped_request(served: Served) -> None:
+    before = served.client.get("/v1/models").json()["models"][1]
     with Load(served) as load:
         time.sleep(2.0)
-        fresh = folder.with_name("rewriter.new")
-        fresh.symlink_to(folder.with_name("second"))
-        fresh.replace(folder)
+        put(served, "second")
         deadline = time.monotonic() + 60
         while served.client.get("/v1/models").json()["models"][1]["id"] == before["id"]:
             assert time.monotonic() < deadline, served.log.read_text()
@@ -228,6 +237,25 @@ def test_kill_9_under_load_costs_no_answer_and_it_comes_back(served: Served) -> 
     assert served.search("something new: the weather")["rewrite"]["lines"] == ["convert a currency"]
     assert "toolrewrite_vllm_starts 2.0" in served.client.get("/metrics").text
     assert len(list((served.log.parent / "logs").iterdir())) == 2
+
+
+def test_a_whole_model_takes_over_by_a_restart_and_nobody_is_left_without_an_answer(served: Served) -> None:
+    [vllm] = served.vllm()
+    with Load(served, 1) as load:
+        put(served, "whole")
+        served.until("starting", 60)
+        served.until("ready")
+    assert load.errors == []
+    assert {result["fallback"]["reason"] for result in load.results if result["fallback"]} <= {
+        "starting",
+        "unavailable",
+        "circuit_open",
+    }
+    [again] = served.vllm()
+    assert again.pid != vllm.pid
+    assert "--enable-lora" not in again.cmdline()
+    # What was remembered of the adapter's answers is not said in the new model's name.
+    assert served.search("what will the weather be")["rewrite"]["lines"] == ["book a table"]
 
 
 def test_sigterm_ends_it_and_all_its_children(served: Served) -> None:
