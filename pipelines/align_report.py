@@ -113,9 +113,10 @@ def _fusions(metrics: Mapping[str, Any], metric: str) -> Html:
             "tr",
             tag("td", foreign(each["fusion"]["method"])),
             tag("td", f"{each['fusion']['raw']:g}"),
+            tag("td", "never" if each["fusion"]["sure"] is None else f"{each['fusion']['sure']:.3g}"),
             tag("td", f"{each['score']:.3f}"),
         )
         for each in metrics["fusion"][:6]
     ]
-    head = tag("tr", tag("th", "fusion"), tag("th", "raw share"), tag("th", metric))
+    head = tag("tr", tag("th", "fusion"), tag("th", "raw share"), tag("th", "sure"), tag("th", metric))
     return section("fusion", "Beside the raw query, on dev", "The first one was chosen.", tag("table", head, *rows))

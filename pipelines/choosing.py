@@ -2,12 +2,15 @@
 
 Of all ways that are not clearly worse than the best one on dev (by more than one standard error of the difference), the
 one that trusts the raw query most is taken. A gain that may be chance is not bought with the risk of harm.
+
+Then the gate: a raw query whose first tool scores at least so much keeps its ranking, and a server need not even ask
+the rewriter. Taken is the gate that serves dev best, the lowest of equals, and none where every one costs something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +28,8 @@ GRID = (
 )
 """Raw alone is among them: a rewriter that only harms is left out. Interleaving with the raw query is not: its share is
 no share."""
+GATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Shares of dev queries below the gate, the lowest gate first."""
 DEPTH = 100
 
 
@@ -47,6 +52,11 @@ class Case:
         ]
         return measure(metric, judge(fused, self.gold))
 
+    @property
+    def tops(self) -> np.ndarray:
+        """(queries,): the score of every raw query's first tool."""
+        return np.array([ranking.scores[0] if ranking else -np.inf for ranking in self.raw])
+
 
 @dataclass(frozen=True, slots=True)
 class Tried:
@@ -68,7 +78,25 @@ def choose_fusion(cases: Sequence[Case], metric: str = "recall@5", grid: Sequenc
     good = [place for place in range(len(grid)) if _no_worse(found[place], found[best])]
     chosen = max(good, key=lambda place: (grid[place].raw, tried[place].score))
     rest = sorted((each for each in tried if each is not tried[chosen]), key=lambda each: -each.score)
-    return [tried[chosen], *rest]
+    alone = next((row for fusion, row in zip(grid, found, strict=True) if fusion.raw == 1), None)
+    gated = _gated(tried[chosen], [case.tops for case in cases], found[chosen], alone)
+    return [gated, *([tried[chosen]] if gated is not tried[chosen] else []), *rest]
+
+
+def _gated(
+    chosen: Tried, tops: Sequence[np.ndarray], fused: Sequence[np.ndarray], raw: Sequence[np.ndarray] | None
+) -> Tried:
+    """The chosen way behind its best gate, the lowest of equals; as it was where every gate costs something."""
+    if raw is None or chosen.fusion.raw == 1:
+        return chosen
+    best: Tried | None = None
+    for share in GATES:
+        gate = float(np.mean([np.quantile(each, share) for each in tops]))
+        rows = [np.where(top >= gate, before, after) for top, before, after in zip(tops, raw, fused, strict=True)]
+        score = float(np.mean([each.mean() for each in rows]))
+        if np.isfinite(gate) and score >= (chosen if best is None else best).score + (1e-12 if best else -1e-12):
+            best = Tried(replace(chosen.fusion, sure=gate), score)
+    return best or chosen
 
 
 def _no_worse(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:

@@ -86,9 +86,12 @@ def fusion_row(system: str, fused: Fused, dev_queries: int) -> FusionRow:
     """How a system fuses and, where that was chosen, among what."""
     way = fused.fusion
     if not fused.tried:
-        return FusionRow(system, fused.rewriter, way.method, way.raw)
-    told = [TriedRow(each.fusion.method, each.fusion.raw, _round(each.score)) for each in _told(fused.tried)]
-    return FusionRow(system, fused.rewriter, way.method, way.raw, METRIC, dev_queries, tuple(told))
+        return FusionRow(system, fused.rewriter, way.method, way.raw, sure=way.sure)
+    told = [
+        TriedRow(each.fusion.method, each.fusion.raw, _round(each.score), each.fusion.sure)
+        for each in _told(fused.tried)
+    ]
+    return FusionRow(system, fused.rewriter, way.method, way.raw, METRIC, dev_queries, tuple(told), way.sure)
 
 
 def _told(tried: Sequence[Tried]) -> list[Tried]:

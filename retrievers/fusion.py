@@ -82,7 +82,7 @@ def weighted(rankings: Sequence[Ranking], k: int, weights: Sequence[float]) -> R
 
 def with_raw(raw: Ranking, lists: Sequence[Ranking], k: int, settings: RewriteFusion) -> Ranking:
     """At most k places out of the raw query's list and those of its rewrite; without a rewrite, the raw list."""
-    if not any(lists) or settings.raw == 1:
+    if not any(lists) or settings.raw == 1 or settings.is_sure(raw):
         return raw.cut(k)
     # The depth does not depend on k: the first five are the first five of a hundred.
     raw, lists = raw.cut(settings.depth), [each.cut(settings.depth) for each in lists if each]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retrievers.errors import BadInput
+from retrievers.types import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ class RewriteFusion:
     rrf_k: float = 10.0
     depth: int = 100
     """How far into each list is looked."""
+    sure: float | None = None
+    """A raw query whose first tool scores at least this is not rewritten; none: every one is."""
+
+    def is_sure(self, raw: Ranking) -> bool:
+        """Whether the raw query's list stands as it is."""
+        return self.sure is not None and bool(raw) and raw.scores[0] >= self.sure
 
     def __post_init__(self) -> None:
         if not 0 <= self.raw <= 1 or self.rrf_k <= 0 or self.depth < 1:

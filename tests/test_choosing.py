@@ -59,3 +59,27 @@ def test_every_data_set_counts_the_same(search: ToolSearch) -> None:
 def test_without_dev_queries_nothing_can_be_chosen(search: ToolSearch) -> None:
     with pytest.raises(BadInput, match="no dev queries"):
         choose_fusion([])
+
+
+def scored(ranking: Ranking, top: float) -> Ranking:
+    return Ranking(ranking.ids, tuple(top * score for score in ranking.scores))
+
+
+def test_the_gate_is_the_one_that_serves_dev_best(search: ToolSearch) -> None:
+    # Raw queries that score 5 to 9 are right, and rewrites of two of them wrong; below 5 only rewrites are right.
+    tops = [score for score in range(10) for _ in range(10)]
+    raw = [scored(RIGHT if top >= 5 else WRONG, 1 + top) for top in tops]
+    lists = [[OTHER if top in (6, 7) else RIGHT] for top in tops]
+    gold = [frozenset({"right"})] * len(tops)
+    dev = Case(search, ["?"] * len(tops), raw, lists, gold)
+    tried = choose_fusion([dev], "recall@3", GRID[::2])
+    assert (tried[0].fusion.raw, tried[1].fusion.sure) == (0.0, None)
+    assert 5 < (tried[0].fusion.sure or 0) <= 7
+    assert [each.score for each in tried] == [1.0, 0.8, 0.5]
+    assert dev.scores(tried[0].fusion, "recall@3").mean() == tried[0].score
+
+
+def test_where_every_gate_costs_something_there_is_none(search: ToolSearch) -> None:
+    raw = [scored(WRONG, 1.0 + place) for place in range(20)]
+    dev = Case(search, ["?"] * 20, raw, [[RIGHT]] * 20, [frozenset({"right"})] * 20)
+    assert choose_fusion([dev], "recall@3", GRID[::2])[0].fusion == RewriteFusion("weighted", 0.0)

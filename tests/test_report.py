@@ -116,7 +116,7 @@ def fusion(system: str, number: int, text: str) -> FusionRow:
         TriedRow(f"rrf{text}", 0.5, 0.4444),
         TriedRow("rrf", 1.0, 0.2222),
     )
-    return FusionRow(system, f"rewriter-0{text}", f"weighted{text}", 0.3, f"recall@5{text}", 123, tried)
+    return FusionRow(system, f"rewriter-0{text}", f"weighted{text}", 0.3, f"recall@5{text}", 123, tried, 0.62)
 
 
 def rank(data: ReportData, difference: float, p: float) -> ReportData:
@@ -204,10 +204,10 @@ def test_rewrites_are_told_in_figures_fusions_and_samples() -> None:
     page = words(render(make()))
     assert "rewriter-0 a/model, template needs 1 98.7 12.3 1.2 0.1 0.2 5.7 2.3 33.3 432 ms" in page
     assert "rewriter-1 a/model, template needs 1 98.7 12.3 1.2 0.1 0.2 5.7 2.3 – 432 ms" in page
-    assert "system-1 rewriter-0 weighted 0.3 by Recall@5 of 123 dev queries 45.7 22.2" in page
-    assert "system-2 rewriter-1 interleave 0 by the config – –" in page
+    assert "system-1 rewriter-0 weighted 0.3 0.62 by Recall@5 of 123 dev queries 45.7 22.2" in page
+    assert "system-2 rewriter-1 interleave 0 never by the config – –" in page
     assert "Tried on dev for system-1" in page
-    assert "rrf 0.5 44.4 rrf 1 22.2" in page
+    assert "rrf 0.5 never 44.4 rrf 1 never 22.2" in page
     assert "is it hot in Athens weather by city heat index" in page
     assert "hello left alone" in page
     assert "what now unparseable: I cannot say" in page

@@ -135,6 +135,8 @@ class TriedRow:
     method: str
     raw: float
     score: float
+    sure: float | None = None
+    """From this score of its first tool on a raw query is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,8 @@ class FusionRow:
     """Of dev."""
     tried: tuple[TriedRow, ...] = ()
     """What was taken, the best others that were tried on dev, and the raw query alone."""
+    sure: float | None = None
+    """From this score of its first tool on a raw query is left alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ EXPLANATION = (
 )
 FUSION = (
     "How the list of the raw query and those of its rewrite become one; at a raw share of 0 the rewrite is alone. "
-    "Chosen on dev is the way that trusts the raw query most of those that are not clearly worse than the best."
+    "Chosen on dev is the way that trusts the raw query most of those that are not clearly worse than the best; "
+    "a raw query whose first tool scores at least as told under Sure is left alone."
 )
 HEAD = (
     "Rewriter",
@@ -59,7 +60,7 @@ def _fusions(data: ReportData) -> Html:
     if not data.fusions:
         return Html()
     rows = [_fusion(data, row) for row in data.fusions]
-    head = ("System", "Rewriter", "Fusion", "Raw share", "Chosen", "Score on dev", "Raw alone on dev")
+    head = ("System", "Rewriter", "Fusion", "Raw share", "Sure", "Chosen", "Score on dev", "Raw alone on dev")
     ways = scrolling("Fusions", table(head, rows, "How systems join the raw query with its rewrite", "figures"))
     return join([tag("p", FUSION, class_="explanation"), ways, *(_tried(row) for row in data.fusions if row.tried)])
 
@@ -72,6 +73,7 @@ def _fusion(data: ReportData, row: FusionRow) -> Html:
         tag("td", tag("span", foreign(row.rewriter), class_="who")),
         tag("td", foreign(row.method)),
         tag("td", f"{row.raw:g}"),
+        tag("td", _sure(row)),
         tag("td", f"by {metric_label(row.metric)} of {row.queries:,} dev queries" if row.tried else "by the config"),
         tag("td", percent(row.tried[0].score if row.tried else None)),
         tag("td", percent(alone)),
@@ -84,13 +86,17 @@ def _tried(row: FusionRow) -> Html:
         for each in row.tried
     ]
     caption = f"Tried on dev for {row.system}"
-    numbers = table(("Fusion", "Raw share", metric_label(row.metric)), rows, caption, "figures")
+    numbers = table(("Fusion", "Raw share", "Sure", metric_label(row.metric)), rows, caption, "figures")
     told = tag("summary", "Tried on dev for ", foreign(row.system), ": what was taken, and the best others")
     return tag("details", told, scrolling(caption, numbers), class_="numbers")
 
 
-def _raw_and_score(tried: TriedRow) -> tuple[str, str]:
-    return f"{tried.raw:g}", percent(tried.score)
+def _raw_and_score(tried: TriedRow) -> tuple[str, str, str]:
+    return f"{tried.raw:g}", _sure(tried), percent(tried.score)
+
+
+def _sure(row: TriedRow | FusionRow) -> str:
+    return "never" if row.sure is None else f"{row.sure:.3g}"
 
 
 def _samples(row: RewriterRow) -> Html:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.search import DEPTH
 from pipelines.serve import wire
@@ -39,6 +39,8 @@ class _Task:
     """The caller gives the rewriter less time than is usual here."""
     allowed: Allowed | None
     timings: Timings
+    forced: bool = False
+    """The caller wants a rewrite of every utterance, however sure the raw one is."""
 
 
 class SearchService:
@@ -65,6 +67,7 @@ class SearchService:
             self._hurried(request.deadline_ms),
             await allowed_by(request.filters, snapshot),
             timings,
+            request.rewrite == "on",
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
         raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]
@@ -119,6 +122,9 @@ class SearchService:
 
     async def _one(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking], asked: bool) -> wire.SearchResult:
         rewritten, lists, fallback = None, list[Ranking](), None
+        fusion = _fusion(task)
+        if asked and fusion.sure is not None:
+            asked = not fusion.is_sure(await asyncio.shield(raw))
         if asked:
             try:
                 rewritten = await self._rewrite(task, utterance, raw, 2 * self._lists_seconds)
@@ -129,7 +135,7 @@ class SearchService:
         ranking = await raw
         began = time.monotonic()
         search = task.snapshot.search
-        fused = search.fuse(utterance, ranking, lists, ALL if task.allowed else task.k, _fusion(task.loaded))
+        fused = search.fuse(utterance, ranking, lists, ALL if task.allowed else task.k, fusion)
         if task.allowed:
             fused = only(fused, task.allowed).cut(task.k)
         tools = tools_on_wire(task.snapshot, fused, ranking, lists)
@@ -217,7 +223,8 @@ class SearchService:
         return self._fallback(Trouble("unparseable")) if rewritten.rewrite.status == "unparseable" else None
 
 
-def _fusion(loaded: Loaded | None) -> RewriteFusion:
+def _fusion(task: _Task) -> RewriteFusion:
     """As the rewriter's card has it. One that says "do not ask" and is asked nevertheless takes an equal part."""
-    fusion = loaded.fusion if loaded else RewriteFusion()
+    fusion = task.loaded.fusion if task.loaded else RewriteFusion()
+    fusion = replace(fusion, sure=None) if task.forced else fusion
     return fusion if fusion.raw < 1 else RewriteFusion()

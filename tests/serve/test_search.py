@@ -87,6 +87,21 @@ def test_the_modes_ask_the_rewriter_or_do_not(serve: Serve, model: ModelServer) 
     assert server.search("book me a flight", rewrite="on")["results"][0]["rewrite"]["cached"]
 
 
+def test_the_rewriter_is_not_asked_where_the_raw_query_is_sure(serve: Serve, model: ModelServer) -> None:
+    raw = serve().search("book me a flight")["results"][0]["tools"]
+    top = raw[0]["score"]
+    for sure, asked in ((top, False), (top * 1.01, True)):
+        server = serve(rewriter=rewriter(model, fusion={"raw": 0.1, "sure": sure}))
+        server.until_ready()
+        [result] = server.search("book me a flight")["results"]
+        assert (result["rewrite"] is not None) == asked
+        assert result["fallback"] is None
+        assert (result["tools"] == raw) == (not asked)
+        [forced] = server.search("book me a flight", rewrite="on")["results"]
+        assert forced["rewrite"] is not None
+        assert forced["tools"] != raw
+
+
 def test_raw_retrieval_runs_beside_the_rewriter(serve: Serve, model: ModelServer) -> None:
     server = serve(rewriter=rewriter(model), deadline_ms=5000)
     server.until_ready()
