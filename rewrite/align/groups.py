@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from datasets import Dataset
 from transformers import set_seed
@@ -17,19 +17,16 @@ from rewrite.align.aligned import Aligned, Goal, Leg, align
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.query import Query, Reward
 from rewrite.align.settings import GrpoSettings, RlooSettings
+from rewrite.align.shipped import AdapterServer, persistent
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.backends.model_folder import load_tokenizer
-from rewrite.errors import BackendDown, Unfit
+from rewrite.errors import Unfit
 from rewrite.rewriter import fit
 from rewrite.sft import checkpoints
 from rewrite.sft.ranks import first, world
 from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
 from rewrite.sft.watch import say
 from rewrite.types import Answer, Prompt
-
-T = TypeVar("T")
-TRIES, WAIT = 4, 5.0
-"""How often a rollout server is asked, and the seconds before the second time; each further wait is twice as long."""
 
 
 class TrlReward:
@@ -54,31 +51,30 @@ class TrlReward:
         return rewards
 
 
-def persistent(work: Callable[[], T], server: str, wait: float = WAIT) -> T:
-    """Work that needs the rollout server, tried again while it may be coming back; then the run ends, resumable."""
-    for attempt in range(TRIES):
-        try:
-            return work()
-        except OSError as error:
-            if attempt == TRIES - 1:
-                raise BackendDown(
-                    f"the rollout server {server} does not answer ({error}); start it again, then go on with "
-                    "`--resume` from the last checkpoint"
-                ) from error
-            time.sleep(wait * 2**attempt)
-    raise AssertionError("the last try returns or raises")
-
-
 class Grouped(Aligned):
     """What both add to TRL's trainers."""
+
+    writer: AdapterServer | None = None
+    """Who writes the answers, if not TRL."""
 
     def _generate_single_turn(self, *arguments: Any, **settings: Any) -> Any:
         above: Any = super()
         how: Any = self.args
+        if self.writer is not None:
+            written = persistent(lambda: self._written(arguments[0]), self.writer.url)
+            return (written, None) if isinstance(self, GRPOTrainer) else written
         if not (how.use_vllm and how.vllm_mode == "server"):
             return above._generate_single_turn(*arguments, **settings)
         server = str(how.vllm_server_base_url)
         return persistent(lambda: above._generate_single_turn(*arguments, **settings), server)
+
+    def _written(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        assert self.writer is not None
+        mine: Any = self.accelerator
+        step, rank = self.state.global_step, mine.process_index
+        self.writer.take(mine.unwrap_model(self.model), step, mine.is_main_process)
+        mine.wait_for_everyone()
+        return self.writer.write(prompts, step, rank * len(prompts))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """With the distance from the reference in nats an answer; TRL tells it a token."""
@@ -128,6 +124,8 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
         peft_config=new_adapter(settings, task.adapter),
         callbacks=[*run.callbacks(), watch],
     )
+    if algo.by == "adapter":
+        trainer.writer = AdapterServer(algo, leg.work / "rollouts", settings.seed)
     facts = {"queries": len(queries), "too_long": len(goal.queries) - len(queries)}
     trained = align(goal, leg, run, trainer, watch, facts)
     return with_reward_time(trained, reward.seconds)
@@ -159,8 +157,13 @@ def _check(algo: GrpoSettings | RlooSettings, leg: Leg) -> None:
         raise Unfit(
             f"training.batch_size x accumulate x devices is {batch}, no multiple of algo.answers ({algo.answers})"
         )
-    if algo.by != "transformers" and not leg.cuda:
-        raise Unfit(f"rollouts by vLLM ({algo.by}) need a CUDA device to ship weights to; set algo.by to transformers")
+    if algo.by in ("colocate", "server") and not leg.cuda:
+        raise Unfit(
+            f"rollouts by vLLM ({algo.by}) need a CUDA device to ship weights to; "
+            "set algo.by to transformers or adapter"
+        )
+    if algo.by == "adapter" and leg.settings.method != "lora":
+        raise Unfit("rollouts by `adapter` ship a LoRA; set training.method to lora, or algo.by to something else")
 
 
 def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str, rows: int) -> Any:
@@ -175,9 +178,9 @@ def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str, rows: i
         "num_iterations": algo.iterations,
         "epsilon": algo.clip,
         "logging_steps": leg.often(rows * algo.answers),
-        "use_vllm": algo.by != "transformers",
+        "use_vllm": algo.by in ("colocate", "server"),
     }
-    if algo.by != "transformers":
+    if algo.by in ("colocate", "server"):
         shared |= {"vllm_mode": algo.by, "vllm_gpu_memory_utilization": algo.memory}
         shared |= {"vllm_server_base_url": algo.url} if algo.by == "server" else {}
     if isinstance(algo, GrpoSettings):

@@ -102,10 +102,13 @@ class Rollouts:
     """How much moving away from the reference costs, per token."""
     iterations: int = 1
     """Times that a batch of answers is learned from."""
-    by: Literal["transformers", "colocate", "server"] = "transformers"
-    """Who writes the answers: this process, vLLM in this process, or TRL's vLLM server (`trl vllm-serve`)."""
+    by: Literal["transformers", "colocate", "server", "adapter"] = "transformers"
+    """Who writes the answers: this process, vLLM in this process, TRL's vLLM server (`trl vllm-serve`), or any vLLM
+    server that sees this disk and loads the policy's adapter after every step (LoRA alone; no CUDA needed)."""
     url: str = "http://localhost:8000"
-    """Of the server."""
+    """Of the server; for `adapter` up to and with /v1."""
+    key_variable: str = "OPENAI_API_KEY"
+    """The environment variable that holds the server's API key, for `adapter`; nothing is sent where it is not set."""
     memory: float = 0.3
     """The share of a GPU's memory that a vLLM in this process takes."""
 

@@ -18,11 +18,12 @@ from transformers import AutoModelForCausalLM
 from rewrite.align.aligned import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
 from rewrite.align.dpo import train_dpo
-from rewrite.align.groups import persistent, train_groups
+from rewrite.align.groups import train_groups
 from rewrite.align.pairs import Pair
 from rewrite.align.ppo_run import learning_rate_share, train_ppo
 from rewrite.align.query import Query
 from rewrite.align.settings import AlignTraining, DpoSettings, GrpoSettings, Limits, PpoSettings, RlooSettings
+from rewrite.align.shipped import persistent
 from rewrite.errors import BackendDown, Interrupted, Unfit
 from rewrite.settings import LoraSettings
 from rewrite.sft.examples import Example
