@@ -34,6 +34,11 @@ class DenseKind:
         # Several retrievers and several openings of one index share one loaded model.
         self._encoder: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
 
+    @property
+    def encoder(self) -> Encoder:
+        """The model."""
+        return self._encoder
+
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
         if self._settings.train is None:
             raise BadInput("this dense retriever has no `train` settings")

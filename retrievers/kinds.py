@@ -16,7 +16,7 @@ import numpy as np
 from retrievers.base import FindModel, Retriever, VectorCache
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.rows import Rows
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings, RetrieverSettings
 from retrievers.tuning.examples import TrainingSet
 
 Arrays = dict[str, np.ndarray]
@@ -81,8 +81,14 @@ KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
     "hybrid": "retrievers.hybrid:HybridKind",
+    "milvus": "retrievers.milvus:MilvusKind",
 }
-SETTINGS: dict[str, type] = {"bm25": BM25Settings, "dense": DenseSettings, "hybrid": HybridSettings}
+SETTINGS: dict[str, type] = {
+    "bm25": BM25Settings,
+    "dense": DenseSettings,
+    "hybrid": HybridSettings,
+    "milvus": MilvusSettings,
+}
 
 
 def make_kind(settings: RetrieverSettings, context: Context, trained: Path | None = None) -> Kind:
