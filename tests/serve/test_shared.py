@@ -20,7 +20,7 @@ import httpx
 import pytest
 import yaml
 from conftest import Running, running
-from doubles import plain_context, varied_tools
+from doubles import counting_context, plain_context, tiny_model, varied_tools
 from postgres import SECRET, Postgres
 
 from pipelines import cli
@@ -28,7 +28,9 @@ from pipelines.serve import shared as following
 from pipelines.shared.session import Database
 from pipelines.shared.settings import DatabaseSettings
 from pipelines.shared.transfer import pull_feedback, push
-from retrievers.index import Index
+from retrievers.errors import StoreDown
+from retrievers.index import Index, build
+from retrievers.settings import MilvusSettings
 
 Gateways = Callable[..., Running]
 COAT = {"name": "coatFinder", "description": "Finds a coat for any weather.", "provider": "Wardrobe"}
@@ -211,3 +213,24 @@ def test_mistakes_are_one_sentence(
     assert SECRET not in capsys.readouterr().out
     monkeypatch.setenv("TOOLREWRITE_DATABASE", f"postgresql://u:{SECRET}@127.0.0.1:1/x")
     assert "does not answer" in complaint(database={"start_seconds": 0.1})
+
+
+def test_a_store_of_vectors_that_is_away_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("milvus_lite")
+    model = tiny_model(tmp_path / "model")
+    context, _ = counting_context(model)
+    settings = {"milvus": MilvusSettings(str(tmp_path / "vectors.db"), model="any")}
+    build(tmp_path / "milvus", varied_tools(20), settings, context)
+    monkeypatch.setattr("pipelines.serve.gateway.make_context", lambda device: context)
+    with running({"index": str(tmp_path / "milvus"), "retriever": "milvus"}) as server:
+        assert len(server.search("weather", k=5)["results"][0]["tools"]) == 5
+        assert server.client.put("/v1/tools/coat", json=COAT).status_code == 200
+        assert has(server, "coat")
+
+        def away(*_: object) -> None:
+            raise StoreDown("Milvus at http://milvus:19530 does not answer (timeout)")
+
+        monkeypatch.setattr("retrievers.milvus._Store.search", away)
+        told = server.post("/v1/search", utterance="hotel")
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "unavailable")
+        assert "19530" not in told.text

@@ -11,19 +11,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from doubles import BM25_ONLY, QUERIES, changed, counting_context, plain_context, tiny_model, varied_tools
+from doubles import (
+    BM25_ONLY,
+    LEARNING,
+    LESSONS,
+    QUERIES,
+    changed,
+    counting_context,
+    learn_at_once,
+    plain_context,
+    tiny_model,
+    varied_tools,
+)
 from postgres import SECRET, Postgres
 
 from pipelines import cli
-from pipelines.shared import changes
-from pipelines.shared.errors import DatabaseDown
+from pipelines.shared import changes, model_files
+from pipelines.shared.errors import DatabaseDown, OutcomeUnknown
 from pipelines.shared.replica import Replica
 from pipelines.shared.schema import MIGRATIONS, migrate
 from pipelines.shared.session import Connection, Database, Session
 from pipelines.shared.settings import DatabaseSettings
 from pipelines.shared.transfer import pull, push
+from retrievers.dense import DenseKind
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing
 from retrievers.index import Index, build, verify
+from retrievers.index.files import Entry
+from retrievers.index.manifest import Manifest, Part
 from retrievers.index.memory import MemoryIndex
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
 from retrievers.types import Tool
@@ -301,3 +315,60 @@ def test_a_lost_connection_is_made_again_and_a_lost_database_told(
     postgres.start()
     assert replica.put(varied_tools(1, start=601)).added == 1
     assert {"tool-600", "tool-601"} <= set(replica.newer().tools)
+
+
+def test_a_change_that_may_have_been_saved_is_told_as_such(filled: Database, replica: Replica) -> None:
+    """The connection breaks when everything is done but the commit: it is not tried again behind the caller's back."""
+    session, runs = Session(filled), list[int]()
+
+    def work(connection: Connection) -> None:
+        runs.append(connection.info.backend_pid)
+        connection.execute("SELECT 1")
+        with filled.connect() as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [runs[-1]])
+
+    session.run(lambda connection: connection.execute("SELECT 1"))  # so that the connection is one that was used
+    with pytest.raises(OutcomeUnknown, match="broke off while it saved"):
+        session.run(work)
+    assert len(runs) == 1
+    session.close()
+
+
+def test_trained_models_come_with_the_catalogue(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DenseKind, "train", learn_at_once)
+    monkeypatch.setattr(model_files, "PART", 5)  # several rows a file
+    base, tuned = tiny_model(tmp_path / "model"), tiny_model(tmp_path / "tuned", b"tuned weights")
+    context, _ = counting_context(base, None, tuned)
+    build(tmp_path / "index", varied_tools(20), LEARNING, context, training=LESSONS)
+    index = Index(tmp_path / "index", context)
+    push(index, database)
+    elsewhere, _ = counting_context(base, tmp_path / "cache", tuned)
+    replica = Replica(database, elsewhere)
+    fetched = replica.open()
+    assert answers(fetched, "dense") == answers(index, "dense")
+    part = fetched.manifest.retrievers["dense"]
+    model = tmp_path / "cache" / "shared-models" / part.model
+    assert (model / "model.safetensors").read_bytes() == b"tuned weights"
+    (model / "model.safetensors").write_bytes(b"damaged on disk")
+    again = Replica(database, elsewhere)
+    assert answers(again.open(), "dense") == answers(index, "dense")
+    assert (model / "model.safetensors").read_bytes() == b"tuned weights"
+    pull(database, tmp_path / "pulled", elsewhere, 1.0)
+    assert verify(tmp_path / "pulled") == []
+    with database.connect() as connection:
+        connection.execute("UPDATE files SET data = 'x' WHERE part = 1")
+        connection.commit()
+    (model / "model.safetensors").unlink()
+    with pytest.raises(IndexBroken, match="push the index again"):
+        Replica(database, elsewhere).open()
+    for each in (replica, again):
+        each.close()
+
+
+def test_a_model_file_outside_of_its_folder_is_refused(database: Database, tmp_path: Path) -> None:
+    entry = Entry("dense-model-x/../../evil", 1, "0" * 64)
+    part = Part({"kind": "dense"}, {}, "dense-model-x", {"evil": entry})
+    with pytest.raises(IndexBroken, match="outside of its model"):
+        model_files.fetch_models(Session(database), Manifest(("name",), {"dense": part}), tmp_path)
