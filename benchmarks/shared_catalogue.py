@@ -89,7 +89,7 @@ def until(holds: Callable[[], bool], most: float = 60.0) -> float:
     while not holds():
         if time.monotonic() - began > most:
             raise SystemExit("it never came true")
-        time.sleep(0.005)
+        time.sleep(0.02)
     return time.monotonic() - began
 
 
@@ -160,7 +160,7 @@ def news(one: Peer, two: Peer, times: int) -> Rows:
 def _watch(peer: Peer, tool: str, there: bool) -> float:
     with httpx.Client(base_url=f"http://127.0.0.1:{peer.port}", timeout=60, trust_env=False) as client:
         while (client.get(f"/v1/tools/{tool}").status_code == 200) is not there:
-            time.sleep(0.005)
+            time.sleep(0.02)
     return time.monotonic()
 
 

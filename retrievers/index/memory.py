@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.base import Retriever
+from retrievers.fusion import ExactNames, LayeredNames
 from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Manifest
 from retrievers.index.reader import Index, check_identity, open_kind
@@ -42,7 +43,14 @@ class MemoryIndex(Index):
     """Tools and retrievers in memory, as they were at one version."""
 
     def __init__(
-        self, source: str, manifest: Manifest, fingerprint: str, runs: Sequence[Run], models: Path, context: Context
+        self,
+        source: str,
+        manifest: Manifest,
+        fingerprint: str,
+        runs: Sequence[Run],
+        models: Path,
+        context: Context,
+        before: MemoryIndex | None = None,
     ) -> None:
         """`source` is what messages call it, `models` the folder of models that were trained for it."""
         self.source, self.folder, self.context = source, models, context
@@ -53,11 +61,19 @@ class MemoryIndex(Index):
         held = [run.lines for run in self.runs]
         self.rows = Rows([tool for lines in held for tool in lines.ids], live)
         self.tools = tool_lines.LiveTools(held, live)
+        known: dict[tool_lines.Lines, ExactNames] = before._names if before else {}
+        self._names: dict[tool_lines.Lines, ExactNames] = {
+            lines: known.get(lines) or ExactNames(zip(lines.ids, lines.names, strict=True)) for lines in held
+        }
 
     @property
     def name(self) -> str:
         """What messages call it."""
         return self.source
+
+    def exact_names(self) -> ExactNames:
+        """What finds tools that are named outright; of what did not change nothing is made anew."""
+        return LayeredNames(list(self._names.values()), self.tools.segment_of)
 
     def refreshed(self) -> MemoryIndex:
         """Itself: whoever feeds it makes its newer versions."""
@@ -74,9 +90,8 @@ class MemoryIndex(Index):
             runs = [*_bury(runs, gone | set(fresh.lines.ids)), fresh]
         else:
             runs = _bury(runs, gone)
-        return MemoryIndex(
-            self.source, self.manifest, fingerprint, _fold(self.name, runs, kinds), self.folder, self.context
-        )
+        runs = _fold(self.name, runs, kinds)
+        return MemoryIndex(self.source, self.manifest, fingerprint, runs, self.folder, self.context, self)
 
 
 def kinds_of(source: object, models: Path, manifest: Manifest, context: Context) -> dict[str, Kind]:

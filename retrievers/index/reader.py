@@ -9,6 +9,7 @@ import numpy as np
 
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, IndexBroken, ModelMismatch
+from retrievers.fusion import ExactNames
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.files import check, get_array
@@ -101,6 +102,10 @@ class Index:
     def blocks(self, name: str) -> list[Block]:
         """One retriever's share of every segment, in the order of the rows."""
         return self._blocks[name]
+
+    def exact_names(self) -> ExactNames:
+        """What finds tools that are named outright."""
+        return ExactNames(self.tools.names())
 
     def retriever(self, name: str) -> Retriever:
         """One of the index's retrievers, ready to search."""

@@ -72,6 +72,11 @@ class LiveTools(Mapping[ToolId, Tool]):
         place = bisect_right(self._ends, row)
         return self._segments[place][row - self._ends[place]]  # counted from the segment's end
 
+    def segment_of(self, tool: ToolId) -> int | None:
+        """Which segment holds a tool's live row."""
+        row = self._rows.get(tool)
+        return None if row is None else bisect_right(self._ends, row)
+
     def names(self) -> Iterator[tuple[ToolId, str]]:
         """Ids and names, which cost nothing to know."""
         every = list(chain.from_iterable(lines.names for lines in self._segments))

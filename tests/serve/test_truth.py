@@ -103,7 +103,11 @@ def test_a_follower_has_what_a_fresh_build_has(filled: Database, replica: Replic
     assert dict(theirs.tools) == dict(mine.tools) == truth
     assert theirs.fingerprint == mine.fingerprint
     assert len(theirs.runs) <= 12
-    assert answers(theirs) == answers(mine) == answers(built(tmp_path / "anew", list(truth.values())))
+    anew = built(tmp_path / "anew", list(truth.values()))
+    assert answers(theirs) == answers(mine) == answers(anew)
+    for tool in [*truth.values(), *varied_tools(120)]:  # those named outright, as they are named now
+        for said in (tool.id, tool.name, f"please call {tool.name} now"):
+            assert theirs.exact_names().find(said) == anew.exact_names().find(said)
 
 
 def test_vectors_are_made_once_for_all(database: Database, tmp_path: Path) -> None:
