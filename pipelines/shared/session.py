@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -23,6 +24,8 @@ from retrievers.errors import BadInput, IndexBusy, IndexMissing, OutOfDisk
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
+LEFT_ALONE = 0.5
+"""Seconds that a database which cannot be reached is left alone."""
 _SESSION = """
 SELECT set_config('search_path', %(path)s, false), set_config('statement_timeout', %(milliseconds)s, false),
        set_config('lock_timeout', %(milliseconds)s, false),
@@ -130,29 +133,48 @@ class Session:
     def __init__(self, database: Database) -> None:
         self.database, self._turn = database, Lock()
         self._connection: Connection | None = None
+        self._down, self._until = "", 0.0
 
     def run(self, work: Callable[[Connection], T], reading: bool = False) -> T:
         """Does the work in one transaction: all of it, or nothing. `reading`: of one state, without changing it."""
-        with self._turn, self.database.told():
-            used = self._connection is not None
-            try:
-                return self._once(work, reading)
-            except (psycopg.OperationalError, psycopg.InterfaceError):
-                # A connection that was lost since it was last used says nothing of the database now. Only what was
-                # not yet being committed is tried again.
-                if not used or self._connection is not None:
-                    raise
-            return self._once(work, reading)
+        if not self._turn.acquire(timeout=self.database.settings.statement_seconds):
+            raise IndexBusy(f"{self.database.name} is busy; nothing was changed")
+        try:
+            with self.database.told():
+                return self._twice(work, reading)
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         """Lets the connection go."""
         with self._turn:
             self._drop()
 
-    def _once(self, work: Callable[[Connection], T], reading: bool) -> T:
+    def _twice(self, work: Callable[[Connection], T], reading: bool) -> T:
+        used = self._connection is not None
+        try:
+            return self._once(work, reading)
+        except (psycopg.OperationalError, psycopg.InterfaceError):
+            # A connection that was lost since it was last used says nothing of the database now. Only what was not
+            # yet being committed is tried again.
+            if not used or self._connection is not None:
+                raise
+        return self._once(work, reading)
+
+    def _connected(self) -> Connection:
+        """The connection. A database that was away a moment ago is not asked again: nobody waits in line to be told."""
         if self._connection is None:
-            self._connection = self.database.connect()
-        connection = self._connection
+            if time.monotonic() < self._until:
+                raise DatabaseDown(self._down)
+            try:
+                self._connection = self.database.connect()
+            except DatabaseDown as error:
+                self._down, self._until = str(error), time.monotonic() + LEFT_ALONE
+                raise
+        return self._connection
+
+    def _once(self, work: Callable[[Connection], T], reading: bool) -> T:
+        connection = self._connected()
         committing = False
         try:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ if reading else None

@@ -30,7 +30,7 @@ from pipelines.shared import changes, model_files
 from pipelines.shared.errors import DatabaseDown, OutcomeUnknown
 from pipelines.shared.replica import Replica
 from pipelines.shared.schema import MIGRATIONS, migrate
-from pipelines.shared.session import Connection, Database, Session
+from pipelines.shared.session import LEFT_ALONE, Connection, Database, Session
 from pipelines.shared.settings import DatabaseSettings
 from pipelines.shared.transfer import pull, push
 from retrievers.dense import DenseKind
@@ -316,7 +316,12 @@ def test_a_lost_connection_is_made_again_and_a_lost_database_told(
     with pytest.raises(DatabaseDown) as caught:
         replica.put(varied_tools(1, start=601))
     assert SECRET not in str(caught.value)
+    began = time.monotonic()
+    with pytest.raises(DatabaseDown):
+        replica.put(varied_tools(1, start=601))
+    assert time.monotonic() - began < 0.4  # not asked again for a moment
     postgres.start()
+    time.sleep(LEFT_ALONE)
     assert replica.put(varied_tools(1, start=601)).added == 1
     assert {"tool-600", "tool-601"} <= set(replica.newer().tools)
 
