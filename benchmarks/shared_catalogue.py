@@ -237,6 +237,7 @@ def main() -> None:
     parser.add_argument("--tools", type=int, default=50_000)
     parser.add_argument("--data", type=Path, help="a folder of BEIR folders; without it the sample is varied")
     parser.add_argument("--work", type=Path, help="keeps the embeddings of the base here, for the next run")
+    parser.add_argument("--embedding", type=float, default=240, metavar="S", help="for the base of the vectors (240)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=100, help="of a round (100)")
     parser.add_argument("--changes", type=int, default=20)
@@ -257,7 +258,7 @@ def _index(options: argparse.Namespace, folder: Path, cache: Path) -> Index:
     tools, real = make_tools(catalogues(options.data), options.tools)
     encoder = Encoder(find_model(DenseSettings().model), 16)
     context = Context(find_model, cache, encoders={encoder.fingerprint: encoder})
-    base = fill_cache(tools, cache, encoder, 1500, 240)
+    base = fill_cache(tools, cache, encoder, 1500, options.embedding)
     print(
         f"{len(tools):,} tools, {real:,} of them real; {base.embedded} documents embedded (first {CUT} characters), "
         f"the vectors of the other {base.derived:,} are derived: a base vector plus noise of length {NOISE}"
