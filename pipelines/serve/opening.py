@@ -9,9 +9,9 @@ from pipelines.serve.catalogue import LiveCatalogue
 from pipelines.serve.feedback import FeedbackLog
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import ServeConfig
-from retrievers.errors import ModelMissing
 from retrievers.index import Index
 from retrievers.kinds import Context
+from rewrite.errors import Unfit
 
 
 class Feedback(Protocol):
@@ -30,7 +30,7 @@ def open_catalogue(config: ServeConfig, context: Context, metrics: Metrics, phra
     try:
         from pipelines.serve.shared import SharedCatalogue
     except ModuleNotFoundError as error:
-        raise ModelMissing(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
+        raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     return SharedCatalogue(config.database, config.retriever, context, metrics, phrasing)
 
 

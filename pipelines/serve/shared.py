@@ -60,7 +60,7 @@ class SharedCatalogue(LiveCatalogue):
             except (psycopg.Error, OSError) as error:
                 if not self.stale:
                     log.warning("the feed of changes is interrupted: %s", self._database.safe(error))
-                self.stale = self.stale or "the feed of changes is interrupted"
+                self._lag(self.stale or "the feed of changes is interrupted")
             await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # gateways do not come back all at once
             pause = min(LONGEST, pause * 2)
 
@@ -100,12 +100,16 @@ class SharedCatalogue(LiveCatalogue):
             if not self.stale:
                 self._metrics.reloads.labels("index", "failed").inc()
                 log.warning("the catalogue stays at its version: %s", error)
-            self.stale = str(error)
+            self._lag(str(error))
             return False
         if self.stale:
             log.info("the catalogue is followed again")
-        self.stale = ""
+        self._lag("")
         return changed
+
+    def _lag(self, why: str) -> None:
+        self.stale = why
+        self._metrics.stale.set(bool(why))
 
 
 class SharedFeedback(FeedbackPool):
