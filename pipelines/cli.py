@@ -44,6 +44,7 @@ def index(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _index_writers(commands)
     _index_readers(commands)
+    _index_shared(commands)
     return run(parser, argv)
 
 
@@ -219,6 +220,35 @@ def _index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     search.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
     for parser in (info, lint, search):
         parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _index_shared(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    push = commands.add_parser("push", help="index folder -> the database that gateways share", epilog=EXITS)
+    push.description = (
+        "Put an index's tools, vectors and models into a PostgreSQL database, in one change that its gateways take up. "
+        "Tools are added and updated; nothing is embedded."
+    )
+    pull = commands.add_parser("pull", help="the database that gateways share -> index folder", epilog=EXITS)
+    pull.description = (
+        "Write the live catalogue of a database as a sealed index folder: to evaluate, to train, to keep."
+    )
+    for name, command in (("push", push), ("pull", pull)):
+        command.set_defaults(handler=_later("shared_commands", name))
+        command.add_argument("index", type=Path, metavar="INDEX")
+        command.add_argument(
+            "--variable",
+            default="TOOLREWRITE_DATABASE",
+            metavar="NAME",
+            help="the environment variable with the connection string (TOOLREWRITE_DATABASE)",
+        )
+        command.add_argument("--schema", default="toolrewrite", help="where the tables lie (toolrewrite)")
+        command.add_argument("--dry-run", action="store_true", help="say what is there, change nothing")
+    push.add_argument(
+        "--replace", action="store_true", help="also remove what INDEX does not have, and take over its retrievers"
+    )
+    pull.add_argument("--feedback", type=Path, metavar="FILE", help="also write what callers confirmed, as JSON lines")
+    pull.add_argument("--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)")
+    pull.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
 
 
 def _later(module: str, name: str) -> Handler:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from pipelines.phrasing import phrase
 from retrievers.errors import BadInput
-from retrievers.fusion import ExactNames, with_raw
+from retrievers.fusion import with_raw
 from retrievers.index import Index
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
@@ -47,7 +47,7 @@ class ToolSearch:
     ) -> None:
         """`phrasing` is how tools are shown to a rewriter that is shown some."""
         self._retriever = index.retriever(retriever)
-        self._names = ExactNames(index.tools.names())
+        self._names = index.exact_names()
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
         self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from retrievers.types import Ranking
 
 FindModel = Callable[[str], Path]
@@ -22,6 +24,18 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """One ranking a query, at most k places each; an empty query finds nothing."""
+        ...
+
+
+class VectorCache(Protocol):
+    """Vectors of one model by their texts, so that nothing is embedded twice."""
+
+    def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """The vectors of the texts that are known."""
+        ...
+
+    def put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Remembers vectors."""
         ...
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from retrievers.base import Retriever
+from retrievers.base import Retriever, VectorCache
 from retrievers.embeddings import EmbeddingCache
 from retrievers.encoder import Encoder
 from retrievers.errors import BadInput, ModelMissing
@@ -33,6 +33,11 @@ class DenseKind:
         encoder = Encoder(trained or context.find_model(settings.model), settings.batch_size, context.device)
         # Several retrievers and several openings of one index share one loaded model.
         self._encoder: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The model."""
+        return self._encoder
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
         if self._settings.train is None:
@@ -67,8 +72,14 @@ class DenseKind:
 
         return {"vectors": vectors, "graph": ann.build(vectors, self._settings.ann_links)}
 
+    def _cache(self) -> VectorCache | None:
+        model, context = self._encoder.fingerprint, self._context
+        if context.vectors is not None:
+            return context.vectors(model)
+        return EmbeddingCache(context.cache, model) if context.cache else None
+
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
-        cache = EmbeddingCache(self._context.cache, self._encoder.fingerprint) if self._context.cache else None
+        cache = self._cache()
         known = cache.get(texts) if cache else {}
         # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
         missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))

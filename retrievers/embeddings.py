@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class EmbeddingCache:
 
     def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """The vectors of the texts that are known."""
-        keys = {_key(text): text for text in texts}
+        keys = {text_key(text): text for text in texts}
         known: dict[str, np.ndarray] = {}
         wanted = list(keys)
         with self._open() as connection:
@@ -40,9 +40,11 @@ class EmbeddingCache:
                     known[keys[key]] = np.frombuffer(vector, np.float32)
         return known
 
-    def put(self, texts: Iterable[str], vectors: np.ndarray) -> None:
+    def put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         """Remembers vectors."""
-        rows = [(_key(text), vector.tobytes()) for text, vector in zip(texts, vectors.astype(np.float32), strict=True)]
+        rows = [
+            (text_key(text), vector.tobytes()) for text, vector in zip(texts, vectors.astype(np.float32), strict=True)
+        ]
         with self._open() as connection:
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
 
@@ -64,5 +66,6 @@ class EmbeddingCache:
             raise BadInput(f"{cache} cannot be used ({error}); delete it, it is made again") from error
 
 
-def _key(text: str) -> bytes:
+def text_key(text: str) -> bytes:
+    """What a text is known by."""
     return hashlib.sha256(text.encode("utf-8", "replace")).digest()

@@ -6,6 +6,7 @@ IndexBroken (OSError)                an index that is half written, damaged, or 
 IndexBusy (TimeoutError)             another writer held the folder too long
 ModelMissing (FileNotFoundError)     a model that is neither here nor to be fetched
 ModelMismatch (ValueError)           the index was made with other weights than the ones at hand
+StoreDown (ConnectionError)          a store of vectors elsewhere that does not answer
 OutOfDisk (OSError)                  the disk, the quota or the file size limit is exhausted
 """
 
@@ -38,3 +39,7 @@ class ModelMismatch(ValueError):
 
 class OutOfDisk(OSError):
     """No room left; what was there before is untouched."""
+
+
+class StoreDown(ConnectionError):
+    """Vectors lie elsewhere, and that place does not answer."""

@@ -13,7 +13,7 @@ each line answers another need, so that being everybody's third choice is worth 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from retrievers.errors import BadInput
 from retrievers.settings import FusionSettings, RewriteFusion
@@ -153,6 +153,19 @@ class ExactNames:
         return Ranking(
             (*named, *(hit.tool_id for hit in rest))[:k], (*(top for _ in named), *(hit.score for hit in rest))[:k]
         )
+
+
+class LayeredNames(ExactNames):
+    """The same over several tables, one of which holds a tool as it is now: a new tool needs a small table only."""
+
+    def __init__(self, tables: Sequence[ExactNames], holder: Callable[[ToolId], int | None]) -> None:
+        """`holder` says which table holds a tool; None: none of them."""
+        self._tables, self._holder = tables, holder
+
+    def find(self, utterance: str) -> list[ToolId]:
+        """Ids of the tools named, in the order of their ids."""
+        found = ((place, tool) for place, table in enumerate(self._tables) for tool in table.find(utterance))
+        return sorted({tool for place, tool in found if self._holder(tool) == place})
 
 
 def _spelling(text: str) -> str:

@@ -13,10 +13,10 @@ from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 
 import numpy as np
 
-from retrievers.base import FindModel, Retriever
+from retrievers.base import FindModel, Retriever, VectorCache
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.rows import Rows
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings, RetrieverSettings
 from retrievers.tuning.examples import TrainingSet
 
 Arrays = dict[str, np.ndarray]
@@ -42,6 +42,8 @@ class Context:
     """cpu, cuda, mps; None: the best there is."""
     encoders: dict[str, Any] = field(default_factory=dict)
     """Encoders already loaded, by fingerprint of their weights."""
+    vectors: Callable[[str], VectorCache] | None = None
+    """Who keeps the vectors of a model, by its fingerprint; None: a file in `cache`."""
 
 
 class Kind(Protocol):
@@ -79,8 +81,14 @@ KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
     "hybrid": "retrievers.hybrid:HybridKind",
+    "milvus": "retrievers.milvus:MilvusKind",
 }
-SETTINGS: dict[str, type] = {"bm25": BM25Settings, "dense": DenseSettings, "hybrid": HybridSettings}
+SETTINGS: dict[str, type] = {
+    "bm25": BM25Settings,
+    "dense": DenseSettings,
+    "hybrid": HybridSettings,
+    "milvus": MilvusSettings,
+}
 
 
 def make_kind(settings: RetrieverSettings, context: Context, trained: Path | None = None) -> Kind:

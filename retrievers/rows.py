@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from retrievers.types import Ranking, ToolId
+
+FEW = 1_000
+"""Rows that are brought into the order of their ids when they are found."""
 
 
 class Rows:
@@ -16,9 +20,6 @@ class Rows:
         self.ids = list(ids)
         self.live = live
         self.dead = np.flatnonzero(~live)
-        # Ties are broken by id: the place of every row among the sorted ids.
-        self._order = np.empty(len(self.ids), dtype=np.int64)
-        self._order[sorted(range(len(self.ids)), key=self.ids.__getitem__)] = np.arange(len(self.ids))
 
     def best(self, scores: np.ndarray, k: int, floor: float = -np.inf, digits: int = 6) -> Ranking:
         """The k best rows above the floor. `scores` (rows,) is overwritten where rows are dead.
@@ -36,5 +37,18 @@ class Rows:
     def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int, digits: int = 6) -> Ranking:
         """A ranking of the given rows."""
         rounded = np.round(scores.astype(np.float64), digits)
-        chosen = np.lexsort((self._order[rows], -rounded))[:k]
+        # Ties are broken by id. To sort all ids costs an opened index more than it costs searches to sort a few.
+        order = self._order[rows] if len(rows) > FEW else _order_of([self.ids[row] for row in rows])
+        chosen = np.lexsort((order, -rounded))[:k]
         return Ranking(tuple(self.ids[row] for row in rows[chosen]), tuple(rounded[chosen].tolist()))
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """The place of every row among the sorted ids."""
+        return _order_of(self.ids)
+
+
+def _order_of(ids: Sequence[ToolId]) -> np.ndarray:
+    order = np.empty(len(ids), dtype=np.int64)
+    order[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
+    return order

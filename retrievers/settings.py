@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -151,4 +152,32 @@ class HybridSettings:
             raise BadInput(f"{len(self.fusion.weights)} fusion weights for {len(self.of)} retrievers")
 
 
-RetrieverSettings = BM25Settings | DenseSettings | HybridSettings
+@dataclass(frozen=True, slots=True)
+class MilvusSettings:
+    """Search by meaning with the vectors in Milvus: for catalogues beyond memory."""
+
+    uri: str
+    """A file (Milvus Lite, one process) or the address of a cluster: http://milvus:19530."""
+    kind: Literal["milvus"] = "milvus"
+    model: str = "bundled:minilm"
+    """A Hugging Face id, a folder, or `bundled:minilm`."""
+    batch_size: int = 64
+    collection: str = "toolrewrite"
+    """The collection's name; that of the model is added."""
+    index: str = "AUTOINDEX"
+    """Milvus' own kinds of index: AUTOINDEX, FLAT, HNSW, DISKANN, …"""
+    consistency: Literal["Strong", "Session", "Bounded", "Eventually"] = "Strong"
+    """Strong: a tool is found as soon as it is added. The others are quicker, and later."""
+    token_variable: str = "MILVUS_TOKEN"
+    """The environment variable with the cluster's token, where it wants one."""
+
+    def __post_init__(self) -> None:
+        if not self.uri or "@" in self.uri:
+            raise BadInput("a file, or an address without a password; the token is in $MILVUS_TOKEN", "uri")
+        if not re.fullmatch(r"[A-Za-z_]\w{0,200}", self.collection, re.ASCII):
+            raise BadInput("a collection's name is made of letters, digits and _", "collection")
+        if self.batch_size < 1:
+            raise BadInput("at least 1", "batch_size")
+
+
+RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | MilvusSettings

@@ -17,6 +17,7 @@ from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.guard import App, Guard, error_body, refusal_headers
 from pipelines.serve.routes import Parts, Who, allow, errors, reply
+from retrievers.errors import StoreDown
 
 log = logging.getLogger("rewrite-serve")
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
@@ -105,6 +106,11 @@ def _errors(api: FastAPI) -> None:
     @api.exception_handler(Refusal)
     async def refused(_: Request, error: Refusal) -> Response:
         return told(error.status, error.code, error.message, refusal_headers(error))
+
+    @api.exception_handler(StoreDown)
+    async def away(_: Request, error: StoreDown) -> Response:
+        log.error("%s", error)
+        return told(503, "unavailable", "the store of vectors does not answer; try again later", {"Retry-After": "5"})
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

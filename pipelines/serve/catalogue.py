@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
 from typing import TypeVar
 
 from pipelines.search import ToolSearch
@@ -16,7 +15,6 @@ from pipelines.serve.metrics import Metrics
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, OutOfDisk
 from retrievers.index import Change, Index, add, remove
 from retrievers.index import manifest as manifests
-from retrievers.kinds import Context
 from retrievers.types import Tool
 
 MOST_WAITING = 32
@@ -50,11 +48,11 @@ class Snapshot:
 
 
 class LiveCatalogue:
-    """Reads and writes one index folder."""
+    """Reads and writes one index folder. Other places differ in `_add`, `_remove`, `_reopen` and `follow`."""
 
-    def __init__(self, folder: Path, retriever: str, context: Context, metrics: Metrics, phrasing: str) -> None:
-        self._folder, self._retriever, self._metrics = folder, retriever, metrics
-        self.current = Snapshot(Index(folder, context), retriever, phrasing)
+    def __init__(self, index: Index, retriever: str, metrics: Metrics, phrasing: str) -> None:
+        self._folder, self._retriever, self._metrics = index.folder, retriever, metrics
+        self.current = Snapshot(index, retriever, phrasing)
         self.current.warm()
         self._seen = self._stamp()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")  # one change at a time
@@ -65,11 +63,11 @@ class LiveCatalogue:
 
     async def put(self, tools: Sequence[Tool]) -> Change:
         """Adds or replaces tools."""
-        return await self._write(lambda: add(self._folder, tools, self.current.index.context, WRITER_SECONDS))
+        return await self._write(lambda: self._add(tools))
 
     async def delete(self, tool: str) -> Change:
         """Takes a tool out."""
-        return await self._write(lambda: remove(self._folder, [tool], self.current.index.context, WRITER_SECONDS))
+        return await self._write(lambda: self._remove([tool]))
 
     async def show_as(self, phrasing: str) -> None:
         """Has tools shown in another way, as another rewriter wants it."""
@@ -93,9 +91,18 @@ class LiveCatalogue:
             log.info("index %s with %d tools", self.current.index.fingerprint, len(self.current.index.tools))
         return changed
 
+    async def follow(self) -> None:
+        """Hears of changes as they happen; a folder says nothing, and is looked at by `refresh`."""
+
     def close(self) -> None:
         """Lets a change that is under way end, and takes no other."""
         self._writer.shutdown(wait=True, cancel_futures=True)
+
+    def _add(self, tools: Sequence[Tool]) -> Change:
+        return add(self._folder, tools, self.current.index.context, WRITER_SECONDS)
+
+    def _remove(self, ids: Sequence[str]) -> Change:
+        return remove(self._folder, ids, self.current.index.context, WRITER_SECONDS)
 
     async def _write(self, change: Callable[[], Change]) -> Change:
         if self._waiting >= MOST_WAITING:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from pipelines.index import make_context
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
 from pipelines.serve.batcher import Batcher
-from pipelines.serve.catalogue import LiveCatalogue
-from pipelines.serve.feedback import FeedbackLog
 from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.models import RETRY, Models
+from pipelines.serve.opening import open_catalogue, open_feedback
 from pipelines.serve.rewriting import Rewriting
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
@@ -39,14 +37,12 @@ class Gateway:
             rewriting = Rewriting(served.concurrency, served.cache, self.metrics)
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
-        self.catalogue = LiveCatalogue(
-            Path(config.index).expanduser(), config.retriever, make_context(device), self.metrics, phrasing
-        )
+        self.catalogue = open_catalogue(config, make_context(device), self.metrics, phrasing)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
         )
         self.service.rewriting = self.models.rewriting if self.models else None
-        self.feedback = FeedbackLog(Path(config.feedback).expanduser()) if config.feedback else None
+        self.feedback = open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,6 +51,7 @@ class Gateway:
         if self.models is not None:
             await self.models.start()
             self._tasks.append(asyncio.create_task(self._every(RETRY, self._tend)))
+        self._tasks.append(asyncio.create_task(self.catalogue.follow()))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
 

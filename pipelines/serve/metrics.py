@@ -35,6 +35,7 @@ class Metrics:
         self.vllm_starts = Gauge("toolrewrite_vllm_starts", "Starts of the managed vLLM.", registry=to)
         self.tools = Gauge("toolrewrite_tools", "Tools that can be found.", registry=to)
         self.reloads = Counter("toolrewrite_reloads", "Newer versions taken up.", ["what", "result"], registry=to)
+        self.stale = Gauge("toolrewrite_catalogue_stale", "1: newer versions cannot be taken up now.", registry=to)
         self.feedback = Counter("toolrewrite_feedback", "Confirmations taken.", registry=to)
 
     def page(self) -> bytes:

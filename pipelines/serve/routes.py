@@ -114,7 +114,9 @@ async def rewrite(body: wire.RewriteRequest, parts: Parts, who: Who) -> Response
     return reply(await parts.service.rewrite(body))
 
 
-@router.post("/v1/feedback", response_model=wire.FeedbackResponse, responses=errors(*BODY, 404, 507), tags=["search"])
+@router.post(
+    "/v1/feedback", response_model=wire.FeedbackResponse, responses=errors(*BODY, 404, 503, 507), tags=["search"]
+)
 async def feedback(body: wire.FeedbackRequest, parts: Parts, who: Who) -> Response:
     """Confirms which tools were the right ones; retrievers and rewriters learn from it later."""
     checked(parts, body.utterance)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipelines.rewriters import RewriterSettings
+from pipelines.shared.settings import DatabaseSettings
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from rewrite.settings import Sampling, ServerSettings, TransformersSettings, VllmSettings
@@ -206,8 +207,10 @@ class Imports:
 class ServeConfig:
     """`rewrite-serve`."""
 
-    index: str
-    """The folder of the index."""
+    index: str = ""
+    """The folder of the index, unless the catalogue is shared by way of a database."""
+    database: DatabaseSettings | None = None
+    """The database that holds the catalogue for all gateways; see `rewrite-index push`."""
     retriever: str = "dense"
     """Which of the index's retrievers answers."""
     rewriter: ServedRewriter | None = None
@@ -230,7 +233,7 @@ class ServeConfig:
     batch: int = 16
     """Texts that are searched together at the most; more are padded more than they gain."""
     feedback: str = ""
-    """The folder for what callers confirm; empty: not taken."""
+    """The folder for what callers confirm; empty: not taken, or put into the database where there is one."""
     imports: Imports = field(default_factory=Imports)
     watch_seconds: float = 2.0
     """How often index and rewriter are looked at for a newer version; 0: never."""
@@ -242,6 +245,8 @@ class ServeConfig:
     """OpenTelemetry spans, sent where $OTEL_EXPORTER_OTLP_ENDPOINT says."""
 
     def __post_init__(self) -> None:
+        if bool(self.index) == (self.database is not None):
+            raise BadInput("name the folder of an index, or a database that holds the catalogue", "index")
         if not 0 <= self.port < 65536 or min(self.workers, self.batch) < 1:
             raise BadInput("port is below 65536, workers and batch are at least 1")
         if not 1 <= self.deadline_ms <= self.longest_deadline_ms:

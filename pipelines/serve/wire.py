@@ -249,7 +249,9 @@ class ReadyResponse(_Out):
     ready: bool
     tools: int
     rewriter: Literal["none", "starting", "ready"]
-    stale: bool = Field(description="true: a newer index lies on the disk and cannot be opened; the old one answers.")
+    stale: bool = Field(
+        description="true: the old index answers; a newer one cannot be opened, or the database cannot be reached."
+    )
 
 
 class HealthResponse(_Out):

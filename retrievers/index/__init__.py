@@ -2,6 +2,6 @@
 
 from retrievers.index.reader import Index
 from retrievers.index.verify import verify
-from retrievers.index.writer import Change, add, build, remove
+from retrievers.index.writer import Change, add, build, remove, seal
 
-__all__ = ["Change", "Index", "add", "build", "remove", "verify"]
+__all__ = ["Change", "Index", "add", "build", "remove", "seal", "verify"]

@@ -119,7 +119,7 @@ def read(folder: Path) -> tuple[Manifest, str]:
             raise IndexBroken(
                 f"{path} is of format {facts['format']}, this version reads {FORMAT}; build the index again"
             )
-        manifest = _decode(facts)
+        manifest = decode(facts)
         if manifest.encode() != data or not manifest.segments:
             raise ValueError("the seal is broken")
         return manifest, fingerprint_of(data)
@@ -127,7 +127,8 @@ def read(folder: Path) -> tuple[Manifest, str]:
         raise IndexBroken(f"{path} is damaged; build the index again") from error
 
 
-def _decode(facts: dict[str, Any]) -> Manifest:
+def decode(facts: dict[str, Any]) -> Manifest:
+    """A manifest out of JSON."""
     return Manifest(
         text=tuple(facts["text"]),
         retrievers={

@@ -9,6 +9,7 @@ import numpy as np
 
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, IndexBroken, ModelMismatch
+from retrievers.fusion import ExactNames
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.files import check, get_array
@@ -89,18 +90,31 @@ class Index:
         self.tools = tool_lines.LiveTools(held, live)
 
     @property
+    def name(self) -> str:
+        """What messages call it."""
+        return str(self.folder)
+
+    @property
     def names(self) -> list[str]:
         """Names of the retrievers this index holds."""
         return list(self.manifest.retrievers)
 
+    def blocks(self, name: str) -> list[Block]:
+        """One retriever's share of every segment, in the order of the rows."""
+        return self._blocks[name]
+
+    def exact_names(self) -> ExactNames:
+        """What finds tools that are named outright."""
+        return ExactNames(self.tools.names())
+
     def retriever(self, name: str) -> Retriever:
         """One of the index's retrievers, ready to search."""
         if name not in self.manifest.retrievers:
-            raise BadInput(f"{self.folder} has no retriever {name!r}; it has {', '.join(self.names)}")
+            raise BadInput(f"{self.name} has no retriever {name!r}; it has {', '.join(self.names)}")
         if name not in self._retrievers:
             part = self.manifest.retrievers[name]
             kind = open_kind(self.folder, part, self.context)
-            check_identity(self.folder, name, part.identity, kind.identity())
+            check_identity(self.name, name, part.identity, kind.identity())
             self._retrievers[name] = kind.open(
                 self._blocks[name], self.rows, f"{self.fingerprint}/{name}", self.retriever
             )
@@ -117,7 +131,7 @@ def open_kind(folder: Path, part: Part, context: Context) -> Kind:
     return make_kind(settings_from_json(part.settings), context, folder / part.model if part.model else None)
 
 
-def check_identity(folder: Path, name: str, recorded: dict[str, str], found: dict[str, str]) -> None:
+def check_identity(folder: object, name: str, recorded: dict[str, str], found: dict[str, str]) -> None:
     """Refuses to mix the vectors of two models."""
     for fact, value in recorded.items():
         if found.get(fact) != value:

@@ -28,14 +28,16 @@ def encode(tools: Sequence[Tool]) -> bytes:
 class Lines(Sequence[Tool]):
     """The tools of a segment: ids at once, each tool when it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, source: Path | str, texts: list[str] | None = None) -> None:
+        """`texts`: the lines; None: those of the file that `source` is."""
+        self._source = source
         try:
             # Not splitlines: a description may hold U+2028, which that would cut at.
-            self._lines = [line for line in path.read_bytes().decode().split("\n") if line]
+            read = Path(source).read_bytes().decode().split("\n") if texts is None else texts
+            self.texts = [line for line in read if line]
             self.ids: list[ToolId] = []
             self.names: list[str] = []
-            for line in self._lines:
+            for line in self.texts:
                 tool, end = _DECODER.raw_decode(line, len(_START))
                 self.ids.append(tool)
                 self.names.append(_DECODER.raw_decode(line, end + len(_NAME))[0])
@@ -43,16 +45,16 @@ class Lines(Sequence[Tool]):
             raise self._damaged() from error
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.texts)
 
     def __getitem__(self, row: int) -> Tool:  # type: ignore[override]
         try:
-            return _tool(json.loads(self._lines[row]))
+            return _tool(json.loads(self.texts[row]))
         except (ValueError, TypeError, KeyError) as error:
             raise self._damaged() from error
 
     def _damaged(self) -> IndexBroken:
-        return IndexBroken(f"{self._path} is damaged; build the index again")
+        return IndexBroken(f"{self._source} is damaged; build the index again")
 
 
 class LiveTools(Mapping[ToolId, Tool]):
@@ -69,6 +71,11 @@ class LiveTools(Mapping[ToolId, Tool]):
         row = self._rows[tool]
         place = bisect_right(self._ends, row)
         return self._segments[place][row - self._ends[place]]  # counted from the segment's end
+
+    def segment_of(self, tool: ToolId) -> int | None:
+        """Which segment holds a tool's live row."""
+        row = self._rows.get(tool)
+        return None if row is None else bisect_right(self._ends, row)
 
     def names(self) -> Iterator[tuple[ToolId, str]]:
         """Ids and names, which cost nothing to know."""

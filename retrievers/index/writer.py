@@ -81,6 +81,24 @@ def build(
     return Change(fingerprint, added=len(tools))
 
 
+def seal(
+    folder: Path, tools: Sequence[Tool], like: Manifest, models: Path, context: Context, wait: float = WAIT
+) -> Change:
+    """An index of these tools with the retrievers of another one, whose trained models lie in `models`."""
+    check_tools(tools)
+    _refuse_foreign(folder)
+    with writer_lock(folder, wait), _tidy(folder):
+        before = _manifest_or_none(folder)
+        parts = {}
+        for name, part in like.retrievers.items():
+            model, files = put_folder(folder, f"{name}-model", models / part.model) if part.model else ("", {})
+            parts[name] = replace(part, model=model, files=files)
+        manifest = Manifest(like.text, parts)
+        segment = make_segment(folder, tools, like.text, _kinds(folder, manifest, context))
+        fingerprint = _commit(folder, before, replace(manifest, segments=(segment,)))
+    return Change(fingerprint, added=len(tools))
+
+
 def _train(kind: Kind, sets: Sequence[TrainingSet], work: Path, wait: float) -> Path:
     if not isinstance(kind, Learner):
         raise BadInput(f"a retriever of this kind does not learn: {type(kind).__name__}")

@@ -12,11 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
+from postgres import BINARIES, Postgres
 
 from pipelines.config import parse
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.server import Server
 from pipelines.serve.settings import ServeConfig
+from pipelines.shared.settings import DatabaseSettings
 from retrievers.encoder import fingerprint
 from retrievers.index import build
 from rewrite.folder import Card, save_folder
@@ -88,6 +90,24 @@ def model() -> Iterator[ModelServer]:
     made = ModelServer()
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A database server of the tests' own."""
+    if BINARIES is None:
+        pytest.skip("PostgreSQL is not installed: apt install postgresql")
+    made = Postgres()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def shared(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> DatabaseSettings:
+    """An empty place in it, named as a config names it."""
+    postgres.start()
+    monkeypatch.setenv("TOOLREWRITE_DATABASE", postgres.dsn)
+    return DatabaseSettings(schema=f"test_{time.monotonic_ns()}", start_seconds=5.0)
 
 
 def rewriter(*models: ModelServer, **more: Any) -> dict[str, Any]:

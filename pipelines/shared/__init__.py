@@ -1,0 +1,1 @@
+"""One catalogue for many gateways: PostgreSQL holds the truth, every gateway follows it in memory."""

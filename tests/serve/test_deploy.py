@@ -1,0 +1,66 @@
+"""The files of docs/deploy say what the server and each other understand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines import config as configs
+from pipelines.serve.settings import ExternalServers, ServeConfig
+
+FOLDER = Path(__file__).parent.parent.parent / "docs" / "deploy"
+
+
+def documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8")))
+
+
+def named(kind: str, name: str) -> dict[str, Any]:
+    [found] = [each for each in documents() if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def test_compose() -> None:
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
+    services = compose["services"]
+    assert set(services) == {"postgres", "gateway-1", "gateway-2", "vllm-1", "vllm-2"}
+    config = configs.load(FOLDER / "serve.yaml", ServeConfig)
+    assert config.database is not None
+    assert config.rewriter is not None
+    assert isinstance(config.rewriter.engine, ExternalServers)
+    assert [url.split("/")[2].split(":")[0] for url in config.rewriter.engine.urls] == ["vllm-1", "vllm-2"]
+    for name in ("gateway-1", "gateway-2"):
+        service = services[name]
+        assert {config.database.variable, config.rewriter.engine.key_variable} <= service["environment"].keys()
+        assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
+        assert service["ports"][0].endswith(f":{config.port}")
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert config.rewriter.engine.model in services["vllm-1"]["command"]
+    assert set(compose["volumes"]) == {"catalogue"}
+
+
+def test_kubernetes() -> None:
+    config = configs.parse(ServeConfig, yaml.safe_load(named("ConfigMap", "gateway")["data"]["serve.yaml"]))
+    assert config.database is not None
+    for each in documents():
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            labels = each["spec"]["template"]["metadata"]["labels"]
+            assert each["spec"]["selector"]["matchLabels"] == labels
+            service = named("Service", each["metadata"]["name"])
+            assert service["spec"]["selector"] == labels
+    gateway = named("Deployment", "gateway")["spec"]
+    assert gateway["replicas"] > 1
+    [container] = gateway["template"]["spec"]["containers"]
+    secrets = {each["name"]: each["valueFrom"]["secretKeyRef"]["key"] for each in container["env"]}
+    assert secrets == {"TOOLREWRITE_DATABASE": "database", "VLLM_API_KEY": "vllm"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": config.port}
+    assert gateway["template"]["spec"]["terminationGracePeriodSeconds"] > config.drain_seconds
+
+
+def test_no_secret_is_written_down() -> None:
+    for path in FOLDER.iterdir():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "postgresql://" in line:
+                assert "${POSTGRES_PASSWORD:?}" in line or ":...@" in line

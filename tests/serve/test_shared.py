@@ -1,0 +1,237 @@
+"""Several gateways before one database: they see each other's changes, and outlive each other and the database."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from conftest import Running, running
+from doubles import counting_context, plain_context, tiny_model, varied_tools
+from postgres import SECRET, Postgres
+
+from pipelines import cli
+from pipelines.serve import shared as following
+from pipelines.shared.session import Database
+from pipelines.shared.settings import DatabaseSettings
+from pipelines.shared.transfer import pull_feedback, push
+from retrievers.errors import StoreDown
+from retrievers.index import Index, build
+from retrievers.settings import MilvusSettings
+
+Gateways = Callable[..., Running]
+COAT = {"name": "coatFinder", "description": "Finds a coat for any weather.", "provider": "Wardrobe"}
+CODE = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
+
+
+@pytest.fixture
+def gateway(index: Path, shared: DatabaseSettings) -> Iterator[Gateways]:
+    """Starts gateways before a database with sixty tools. They hear of changes by the feed alone."""
+    push(Index(index, plain_context()), Database(shared))
+    with ExitStack() as stack:
+        common = {"database": asdict(shared), "retriever": "bm25", "watch_seconds": 0.0}
+        yield lambda **config: stack.enter_context(running({**common, **config}))
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> float:
+    """How long it took until something held."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds, "it takes too long"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def has(server: Running, tool: str) -> bool:
+    return server.client.get(f"/v1/tools/{tool}").status_code == 200
+
+
+def fingerprint(server: Running) -> str:
+    return str(server.search("weather")["fingerprints"]["index"])
+
+
+def test_two_gateways_see_each_others_changes_within_a_second(gateway: Gateways) -> None:
+    one, two = gateway(), gateway()
+    assert fingerprint(one) == fingerprint(two)
+    assert one.client.put("/v1/tools/coat", json=COAT).json()["added"] == 1
+    assert has(one, "coat")  # at once: who has written reads what he wrote
+    within(1.0, lambda: has(two, "coat"))
+    found = two.search("coatFinder", k=1, rewrite="off")["results"][0]["tools"]
+    assert [tool["id"] for tool in found] == ["coat"]
+    assert fingerprint(one) == fingerprint(two)
+    changed = two.client.put("/v1/tools/coat", json={**COAT, "description": "Sells umbrellas."}).json()
+    assert (changed["updated"], changed["fingerprint"]) == (1, fingerprint(two))
+    within(1.0, lambda: one.client.get("/v1/tools/coat").json()["description"] == "Sells umbrellas.")
+    assert two.client.delete("/v1/tools/coat").json()["removed"] == 1
+    within(1.0, lambda: not has(one, "coat"))
+    assert fingerprint(one) == fingerprint(two)
+    three = gateway()  # one that starts now has the same
+    assert fingerprint(three) == fingerprint(one)
+
+
+def test_the_database_is_killed_and_nothing_is_lost(
+    gateway: Gateways, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    one, two = gateway(watch_seconds=0.2), gateway()
+    taken = [f"new-{number}" for number in range(20)]
+    for number, tool in enumerate(taken):
+        assert (one, two)[number % 2].client.put(f"/v1/tools/{tool}", json=COAT).status_code == 200
+    postgres.kill()
+    refused = [
+        one.client.put("/v1/tools/lost", json=COAT),
+        two.client.delete("/v1/tools/new-0"),
+        one.post("/v1/feedback", utterance="hi", tools=["tool-001"]),
+    ]
+    for each in refused:
+        assert (each.status_code, each.json()["error"]["code"]) == (503, "unavailable")
+        assert "searches go on" in each.json()["error"]["message"]
+        assert "Retry-After" in each.headers
+    for server in (one, two):
+        assert len(server.search("weather order", k=5)["results"][0]["tools"]) == 5
+        within(5.0, lambda server=server: server.client.get("/readyz").json()["stale"])  # type: ignore[misc]
+        assert server.client.get("/readyz").status_code == 200
+        assert "toolrewrite_catalogue_stale 1.0" in server.client.get("/metrics").text
+        assert not has(server, "lost")
+    postgres.start()
+    within(5.0, lambda: one.client.put("/v1/tools/after", json=COAT).status_code == 200)
+    within(15.0, lambda: has(two, "after") and not two.client.get("/readyz").json()["stale"])
+    for server in (one, two):
+        assert all(has(server, tool) for tool in taken)
+        assert not has(server, "lost")
+    everything = caplog.text + "".join(each.text for each in refused)
+    assert "does not answer" in everything
+    assert SECRET not in everything
+
+
+def test_what_was_said_while_nobody_listened_is_caught_up_with(
+    gateway: Gateways, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "FIRST", 1.0)
+    one, two = gateway(), gateway()
+    within(5.0, lambda: len(postgres.query("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'")) == 2)
+    postgres.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'")
+    within(1.0, lambda: not postgres.query("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"))
+    assert one.client.put("/v1/tools/unheard", json=COAT).status_code == 200
+    assert one.client.delete("/v1/tools/tool-007").status_code == 200
+    assert not has(two, "unheard")
+    within(5.0, lambda: has(two, "unheard") and not has(two, "tool-007"))
+    assert fingerprint(one) == fingerprint(two)
+
+
+def test_one_pool_for_what_callers_confirm(gateway: Gateways, shared: DatabaseSettings, tmp_path: Path) -> None:
+    for number, server in enumerate((gateway(), gateway())):
+        said = {"utterance": f"is it\nraining {number}? 🌧 \x00", "tools": ["tool-001", "tool-002"]}
+        assert server.post("/v1/feedback", **said).json() == {"kept": True}
+    assert pull_feedback(Database(shared), tmp_path / "pool.jsonl") == 2
+    first, second = [json.loads(line) for line in (tmp_path / "pool.jsonl").read_text().splitlines()]
+    assert (first["utterance"], second["tools"]) == ("is it\nraining 0? 🌧 \x00", ["tool-001", "tool-002"])
+
+
+def test_refusals_are_those_of_a_folder(gateway: Gateways) -> None:
+    one = gateway()
+    assert one.client.delete("/v1/tools/nobody").status_code == 404
+    codes = [one.client.delete(f"/v1/tools/{tool.id}").status_code for tool in varied_tools(60)]
+    assert codes == [200] * 59 + [422]
+    page = one.client.get("/v1/tools").json()
+    assert (page["total"], len(page["tools"])) == (1, 1)
+
+
+def start(folder: Path, config: dict[str, Any]) -> tuple[subprocess.Popen[str], str]:
+    path = folder / f"serve-{time.monotonic_ns()}.yaml"
+    path.write_text(yaml.safe_dump({"retriever": "bm25", "port": 0, "anonymous": ["search", "write"], **config}))
+    process = subprocess.Popen([sys.executable, "-c", CODE, str(path)], text=True, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("rewrite-serve: http://127.0.0.1:"), line
+    return process, line.split()[1].strip(",")
+
+
+def test_a_gateway_is_killed_while_it_writes_and_nothing_is_lost(
+    gateway: Gateways, shared: DatabaseSettings, tmp_path: Path
+) -> None:
+    survivor = gateway()
+    process, url = start(tmp_path, {"database": asdict(shared)})
+    taken: list[str] = []
+
+    def write() -> None:
+        with httpx.Client(base_url=url, trust_env=False) as client:
+            for number in range(10_000):
+                try:
+                    if client.put(f"/v1/tools/new-{number}", json=COAT).status_code == 200:
+                        taken.append(f"new-{number}")
+                except httpx.HTTPError:
+                    return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    within(20.0, lambda: len(taken) > 20)
+    os.kill(process.pid, signal.SIGKILL)
+    writer.join()
+    assert process.wait() == -9
+    within(2.0, lambda: all(has(survivor, tool) for tool in taken))
+    whole = survivor.client.get("/v1/tools").json()["total"]
+    assert whole - 60 - len(taken) in (0, 1)  # at most the one that was saved and not yet answered
+    again, url = start(tmp_path, {"database": asdict(shared)})
+    assert httpx.get(f"{url}/v1/tools", trust_env=False).json()["total"] == whole
+    again.terminate()
+    assert again.wait(20) == 0
+
+
+def test_mistakes_are_one_sentence(
+    shared: DatabaseSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "serve.yaml"
+    good = {"database": asdict(shared), "retriever": "bm25", "anonymous": ["search"], "port": 0}
+
+    def complaint(**change: object) -> str:
+        path.write_text(yaml.safe_dump({**good, **change}))
+        assert cli.serve([str(path)]) in (1, 2)
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1
+        assert SECRET not in told
+        return told
+
+    assert "rewrite-index push" in complaint()
+    assert "folder of an index, or a database" in complaint(index="runs/sample/index")
+    assert "did you mean schema?" in complaint(database={"schemas": "x"})
+    assert "small letters" in complaint(database={"schema": 'x"; DROP'})
+    path.write_text(yaml.safe_dump(good))
+    assert cli.serve([str(path), "--dry-run"]) == 0
+    assert SECRET not in capsys.readouterr().out
+    monkeypatch.setenv("TOOLREWRITE_DATABASE", f"postgresql://u:{SECRET}@127.0.0.1:1/x")
+    assert "does not answer" in complaint(database={"start_seconds": 0.1})
+
+
+def test_a_store_of_vectors_that_is_away_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("milvus_lite")
+    model = tiny_model(tmp_path / "model")
+    context, _ = counting_context(model)
+    settings = {"milvus": MilvusSettings(str(tmp_path / "vectors.db"), model="any")}
+    build(tmp_path / "milvus", varied_tools(20), settings, context)
+    monkeypatch.setattr("pipelines.serve.gateway.make_context", lambda device: context)
+    with running({"index": str(tmp_path / "milvus"), "retriever": "milvus"}) as server:
+        assert len(server.search("weather", k=5)["results"][0]["tools"]) == 5
+        assert server.client.put("/v1/tools/coat", json=COAT).status_code == 200
+        assert has(server, "coat")
+
+        def away(*_: object) -> None:
+            raise StoreDown("Milvus at http://milvus:19530 does not answer (timeout)")
+
+        monkeypatch.setattr("retrievers.milvus._Store.search", away)
+        told = server.post("/v1/search", utterance="hotel")
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "unavailable")
+        assert "19530" not in told.text
