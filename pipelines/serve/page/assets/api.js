@@ -45,6 +45,7 @@ export async function fetched(path, options = {}) {
 }
 
 async function refused(response) {
+  if (response.status === 401 && !held) return new Failure(401, "This server wants an API key.");
   let said = `The server answered ${response.status}`;
   try {
     said = (await response.json()).error.message;

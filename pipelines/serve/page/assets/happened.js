@@ -42,7 +42,7 @@ export function rewrites(state) {
   }
   if (final.fallback) {
     const said = FALLBACKS[final.fallback.reason] ?? `The rewriter gave nothing (${final.fallback.reason}).`;
-    return card("Rewrites", "wide failed", el("p", { class: "verdict" }, foreign(said)), el("p", { class: "hint" }, "The ranking below is the raw one. Nothing else is wrong."));
+    return card("Rewrites", "wide failed", el("p", { class: "verdict" }, foreign(said)), el("p", { class: "hint" }, "The ranking below is that of the request as it was typed."));
   }
   const rewrite = final.rewrite;
   if (!rewrite) return card("Rewrites", "wide", el("p", { class: "verdict" }, "Not asked"), el("p", { class: "hint" }, "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do."));

@@ -32,10 +32,9 @@ export function summary({ changed, left, right, places }) {
   const tally = (kinds, side) => side.filter((each) => kinds.includes(each.kind)).length;
   const [came, up, down, gone] = [tally(["in"], right), tally(["up"], right), tally(["down"], right), tally(["out"], left)];
   if (!came && !up && !down) return `Rewriting changes nothing in the first ${places}.`;
-  const parts = [came && `brings in ${count(came, "tool", "tools")}`, up && `moves ${up} up`, down && `moves ${down} down`].filter(Boolean);
-  const last = parts.pop();
-  const did = parts.length ? `${parts.join(", ")} and ${last}` : last;
-  return `Rewriting ${did}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the first ${places}` : ""}.`;
+  const ways = [up && `${up} up`, down && `${down} down`].filter(Boolean).join(" and ");
+  const did = [came && `brings in ${count(came, "tool", "tools")}`, ways && `moves ${ways}`].filter(Boolean);
+  return `Rewriting ${did.join(", ")}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the first ${places}` : ""}.`;
 }
 
 function badge({ kind, place, other }, side) {
