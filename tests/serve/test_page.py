@@ -192,6 +192,24 @@ def test_hostile_texts_of_tools_and_models_stay_text(browser: Any, url: str) -> 
         at.complaints.clear()  # of this attempt
 
 
+def test_what_a_detector_says_is_told(browser: Any, url: str) -> None:
+    with tab(browser, url) as at:
+        for needs, said in ((True, "Needs a tool"), (False, "Needs no tool")):
+            page = at.go("/")
+
+            def detected(route: Any, needs: bool = needs) -> None:
+                found = route.fetch().json()
+                found["results"][0]["detection"] = {"needs_tool": needs}
+                route.fulfill(json=found)
+
+            page.route("**/v1/search", detected)
+            page.wait_for_selector(".steps")
+            at.ask(f"weather {needs}")
+            page.wait_for_selector(".compared")
+            assert said in page.inner_text(".happened")
+            page.unroute("**/v1/search")
+
+
 def test_the_catalogue_is_browsed_and_searched(browser: Any, url: str) -> None:
     with tab(browser, url) as at:
         page = at.go("/#/catalogue")

@@ -51,7 +51,7 @@ function badge({ kind, place, other }, side) {
 
 function lists(tool) {
   if (!tool.found_by.length) return "named outright";
-  return tool.found_by.map((each) => (each.list === "raw" ? `raw #${each.place}` : `${each.list} #${each.place}`)).join(" · ");
+  return tool.found_by.map((each) => `${each.list} #${each.place}`.replaceAll(" ", "\u00a0")).join(" · ");
 }
 
 function row(entry, side, changed) {
