@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from browsing import CONTRAST, NAMELESS, chromium, needs_chromium, served, tab
-from conftest import rewriter
+from conftest import rewriter, running
 from doubles import BM25_ONLY, ModelServer, plain_context
 
 from pipelines.report import render
@@ -148,10 +148,10 @@ def test_an_answer_that_cannot_be_used_and_a_server_that_is_gone_are_told(
         page.wait_for_selector("#answer .trouble")
         assert "deadline_ms" in page.inner_text("#answer .trouble")
     build(tmp_path / "index", TOOLS[:2], BM25_ONLY, plain_context())
-    with served(tmp_path, {"anonymous": ["search"]}) as other:
+    with running({"index": str(tmp_path / "index"), "retriever": "bm25"}) as other:
         context = browser.new_context()
         page = context.new_page()
-        page.goto(other)
+        page.goto(other.url)
         page.fill("#utterance", "weather")
         page.press("#utterance", "Enter")
         page.wait_for_selector(".column .tool")
@@ -192,17 +192,21 @@ def test_hostile_texts_of_tools_and_models_stay_text(browser: Any, url: str) -> 
         at.complaints.clear()  # of this attempt
 
 
+def detecting(needs: bool) -> Callable[[Any], None]:
+    def detected(route: Any) -> None:
+        found = route.fetch().json()
+        found["results"][0]["detection"] = {"needs_tool": needs}
+        route.fulfill(json=found)
+
+    return detected
+
+
 def test_what_a_detector_says_is_told(browser: Any, url: str) -> None:
     with tab(browser, url) as at:
         for needs, said in ((True, "Needs a tool"), (False, "Needs no tool")):
             page = at.go("/")
 
-            def detected(route: Any, needs: bool = needs) -> None:
-                found = route.fetch().json()
-                found["results"][0]["detection"] = {"needs_tool": needs}
-                route.fulfill(json=found)
-
-            page.route("**/v1/search", detected)
+            page.route("**/v1/search", detecting(needs))
             page.wait_for_selector(".steps")
             at.ask(f"weather {needs}")
             page.wait_for_selector(".compared")
@@ -426,9 +430,9 @@ def test_a_server_that_wants_a_key_says_so_and_opens_with_it(browser: Any, tmp_p
     keys = [{"name": "reader", "sha256": digest(KEY), "scopes": ["search"]}]
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "report.html").write_text("<h1>for readers</h1>")
-    config = {"keys": keys, "reports": {"one": str(tmp_path / "eval")}}
-    with served(tmp_path, config) as url, tab(browser, url) as at:
-        page = at.go()
+    config = {"index": str(tmp_path / "index"), "retriever": "bm25", "anonymous": [], "keys": keys}
+    with running({**config, "reports": {"one": str(tmp_path / "eval")}}) as server, tab(browser, server.url) as at:
+        url, page = server.url, at.go()
         page.wait_for_selector("#answer .trouble")
         assert "wants an API key" in page.inner_text("#answer .trouble")
         page.click("#answer .trouble button")
