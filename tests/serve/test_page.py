@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def test_an_answer_that_cannot_be_used_and_a_server_that_is_gone_are_told(
         page.fill("#deadline", "700000")
         at.ask("too patient")
         page.wait_for_selector("#answer .trouble")
-        assert "deadline_ms" in page.inner_text("#answer .trouble")
+        assert re.fullmatch(r"Body\.deadline_ms: .*600000\.", page.inner_text("#answer .trouble").strip())
     build(tmp_path / "index", TOOLS[:2], BM25_ONLY, plain_context())
     with running({"index": str(tmp_path / "index"), "retriever": "bm25"}) as other:
         context = browser.new_context()
@@ -347,6 +348,8 @@ def test_it_can_be_read_and_nothing_sticks_out(browser: Any, url: str, width: in
         page = at.go()
 
         def look(where: str) -> None:
+            for odd in ("undefined", "false", "null", "NaN", "[object"):
+                assert odd not in page.inner_text("body"), where
             assert page.evaluate(CONTRAST) == [], where
             assert page.evaluate(NAMELESS) == [], where
             wide = page.evaluate("() => document.documentElement.scrollWidth")

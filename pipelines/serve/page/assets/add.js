@@ -1,7 +1,7 @@
 // A pasted catalogue: read by the server, looked at here, added in as many changes as the server's limits ask for.
 
 import { call, Failure } from "./api.js";
-import { $, count, el, fill, foreign, trouble } from "./dom.js";
+import { $, count, el, fill, foreign, scrolling, trouble } from "./dom.js";
 
 let about = null;
 
@@ -32,7 +32,8 @@ export function told(found) {
   about = found;
   const may = about?.scopes.includes("write");
   const said = about ? "You need a key with the scope “write” to add tools." : "You need a key to add tools.";
-  fill($("add-key"), may ? null : el("div", { class: "notice" }, el("p", {}, said), el("button", { type: "button", onclick: () => $("key-button").click() }, "Enter a key")));
+  const enter = el("button", { type: "button", onclick: () => $("key-button").click() }, "Enter a key");
+  fill($("add-key"), !may && el("div", { class: "notice" }, el("p", {}, said), enter));
 }
 
 export function show() {
@@ -50,7 +51,8 @@ async function take(file) {
 
 function tooLarge() {
   const most = about ? `${Math.floor(about.limits.bytes / 1024).toLocaleString("en")} KiB` : "the server takes";
-  return new Failure(413, `The document is larger than ${most}: raise limits.bytes in the server’s config, or use rewrite-index add.`);
+  const way = "raise limits.bytes in the server’s config, or use rewrite-index add";
+  return new Failure(413, `The document is larger than ${most}: ${way}.`);
 }
 
 async function read() {
@@ -75,20 +77,22 @@ function preview(tools) {
     box.checked = tool.state !== "same";
     return { tool, box };
   });
+  const all = el("input", { type: "checkbox", "aria-label": "All tools" });
   const button = el("button", { type: "button", class: "primary" });
   const outcome = el("div", { role: "status" });
   const tally = () => {
     const chosen = rows.filter(({ box }) => box.checked).length;
     button.textContent = chosen ? `Add ${count(chosen, "tool", "tools")}` : "Nothing is chosen";
     button.disabled = !chosen;
+    button.hidden = rows.every(({ box }) => box.disabled);
+    all.checked = chosen > 0 && rows.every(({ box }) => box.checked || box.disabled);
   };
-  const all = el("input", { type: "checkbox", "aria-label": "All tools" });
-  all.checked = rows.every(({ box }) => box.checked);
   all.addEventListener("change", () => {
     for (const { box } of rows) if (!box.disabled) box.checked = all.checked;
     tally();
   });
-  const head = el("tr", {}, el("th", {}, all), el("th", { scope: "col" }, "Tool"), el("th", { scope: "col" }, ""), el("th", { scope: "col" }, "Description"));
+  const heads = ["Tool", "State", "Description"].map((name) => el("th", { scope: "col" }, name));
+  const head = el("tr", {}, el("td", {}, all), heads);
   const body = el("tbody", { onchange: tally }, rows.map(line));
   button.addEventListener("click", () => put(rows, button, outcome, tally));
   const kinds = ["new", "changed", "same"].map((state) => [tools.filter((tool) => tool.state === state).length, state]);
@@ -96,7 +100,7 @@ function preview(tools) {
   fill(
     $("read"),
     el("p", { class: "summary" }, `${count(tools.length, "tool", "tools")}: ${said.join(", ")}.`),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Tools of the document" }, el("table", { class: "preview" }, el("thead", {}, head), body)),
+    scrolling("Tools of the document", el("table", { class: "preview" }, el("thead", {}, head), body)),
     el("div", { class: "row" }, button),
     outcome,
   );
@@ -163,7 +167,7 @@ async function put(rows, button, outcome, tally) {
 }
 
 function outcomeOf({ added, updated, unchanged }) {
-  const parts = [added && `added ${added}`, updated && `replaced ${updated}`, unchanged && `${unchanged} were here already`].filter(Boolean);
-  const said = parts.join(", ");
+  const parts = [added && `added ${added}`, updated && `replaced ${updated}`, unchanged && `kept ${unchanged} as before`];
+  const said = parts.filter(Boolean).join(", ");
   return `${said.charAt(0).toUpperCase()}${said.slice(1)}. They can be found from now on.`;
 }

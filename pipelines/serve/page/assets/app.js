@@ -104,8 +104,9 @@ function keys() {
 function who() {
   if (!about) fill($("key-who"), "This server answers nobody without a key.");
   else {
-    const may = about.scopes.length ? about.scopes.join(", ") : "nothing";
-    fill($("key-who"), key.get() ? ["Now in use: ", foreign(about.caller), `, which may ${may}.`] : `Without a key you may ${may}.`);
+    const may = about.scopes.length ? about.scopes.join(" and ") : "nothing";
+    const held = ["Now in use: ", foreign(about.caller), `, which may ${may}.`];
+    fill($("key-who"), key.get() ? held : `Without a key you may ${may}.`);
   }
 }
 

@@ -51,7 +51,11 @@ export function told(found, failure) {
 
 function welcome(rewriter) {
   const steps = rewriter
-    ? ["The request is searched as it is.", "A small model rewrites it in the catalogue’s words, and each line is searched, too.", "Both are joined; you see what moved, and what it took."]
+    ? [
+        "The request is searched as it is.",
+        "A small model rewrites it in the catalogue’s words, and each line is searched, too.",
+        "Both are joined; you see what moved, and what it took.",
+      ]
     : ["The request is searched as it is; this server has no rewriter.", "You see the tools in order, and what it took."];
   const inside = el("div", { class: "inside" });
   labels().then((found) => found && fill(inside, providers(found.providers)));
@@ -60,8 +64,10 @@ function welcome(rewriter) {
 
 function providers(all) {
   if (!all.length) return [];
-  const links = all.slice(0, 12).map(({ label, tools }) =>
-    el("li", {}, el("a", { href: `#/catalogue?${new URLSearchParams({ provider: label })}` }, foreign(label), " ", el("small", {}, `${tools}`))));
+  const links = all.slice(0, 12).map(({ label, tools }) => {
+    const href = `#/catalogue?${new URLSearchParams({ provider: label })}`;
+    return el("li", {}, el("a", { href }, foreign(label), " ", el("small", {}, `${tools}`)));
+  });
   const rest = all.length > 12 ? el("li", {}, el("a", { href: "#/catalogue" }, "and more …")) : null;
   return [el("h2", {}, "What can be asked for here"), el("ul", { class: "chips" }, links, rest)];
 }
@@ -102,7 +108,8 @@ function submit() {
 }
 
 function body(text, rewrite) {
-  const filters = { provider: [$("provider").value.trim()].filter(Boolean), category: [$("category").value.trim()].filter(Boolean) };
+  const typed = (id) => [$(id).value.trim()].filter(Boolean);
+  const filters = { provider: typed("provider"), category: typed("category") };
   const places = Number($("places").value);
   const deadline = Math.round(Number($("deadline").value));
   return {
@@ -120,13 +127,11 @@ async function search(text, wanted) {
   shown = wanted;
   const mode = $("rewrite-option").hidden ? "off" : $("rewrite").value;
   const state = { text, places: Number($("places").value), mode, about, raw: null, final: null, waiting: mode !== "off" };
-  const began = performance.now();
   $("ask-said").textContent = "Searching";
   $("answer").setAttribute("aria-busy", "true");
   try {
     const both = [ask(body(text, "off"), mine, (found) => (state.raw = found))];
-    if (mode !== "off")
-      both.push(ask(body(text, mode), mine, (found) => ((state.final = found), (state.waiting = false), (state.took = performance.now() - began))));
+    if (mode !== "off") both.push(ask(body(text, mode), mine, (found) => Object.assign(state, { final: found, waiting: false })));
     for (const each of both) each.then(() => mine === asking && state.raw && draw(state), () => {});
     await Promise.all(both);
     $("ask-said").textContent = summary(moved(state));

@@ -87,7 +87,8 @@ async function nearest(text, signal) {
   const body = { utterance: text, k: Math.min(PAGE, about?.limits.places ?? PAGE), rewrite: "off" };
   if (provider || category) body.filters = { provider: provider ? [provider] : [], category: category ? [category] : [] };
   const { tools } = (await call("POST", "/v1/search", body, signal)).results[0];
-  $("catalogue-said").textContent = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "Nothing was found";
+  const said = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "Nothing was found";
+  $("catalogue-said").textContent = said;
   fill($("tools"), list(tools));
 }
 
@@ -97,9 +98,11 @@ async function named(text, signal) {
   for (const [name, value] of Object.entries(filters())) if (value) wanted.set(name, value);
   const page = await call("GET", `/v1/tools?${wanted}`, undefined, signal);
   const some = text || filters().provider || filters().category;
-  $("catalogue-said").textContent = some ? `${count(page.total, "tool", "tools")} of ${(about?.tools ?? page.total).toLocaleString("en")}` : count(page.total, "tool", "tools");
+  const of = some && about ? ` of ${about.tools.toLocaleString("en")}` : "";
+  $("catalogue-said").textContent = count(page.total, "tool", "tools") + of;
   const all = list(page.tools);
-  if (!page.total && text) fill($("tools"), el("p", { class: "empty" }, "No name or id holds that. ", el("button", { type: "button", onclick: meaning }, "Search by meaning")));
+  const other = el("button", { type: "button", onclick: meaning }, "Search by meaning");
+  if (!page.total && text) fill($("tools"), el("p", { class: "empty" }, "No name or id holds that. ", other));
   else if (!page.total) fill($("tools"), el("p", { class: "empty" }, "No tool has these labels."));
   else fill($("tools"), all, more(all, wanted, page.next, signal));
 }

@@ -21,7 +21,7 @@ export function el(name, properties = {}, ...children) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else node.setAttribute(key, value === true ? "" : clean(value));
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  node.append(...children.flat(2).filter(Boolean));
   return node;
 }
 
@@ -41,6 +41,11 @@ export function count(number, one, many) {
 export function milliseconds(value) {
   if (value >= 1000) return `${(value / 1000).toFixed(2)} s`;
   return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;
+}
+
+// A wide table that scrolls by itself, so that the page need not.
+export function scrolling(label, table) {
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
 }
 
 // What went wrong, and a way out where there is one.

@@ -26,34 +26,39 @@ function card(title, kind, ...content) {
   return el("section", { class: `card ${kind}`, "aria-label": title }, el("h2", {}, title), ...content);
 }
 
+function told(title, kind, verdict, hint) {
+  return card(title, kind, el("p", { class: "verdict" }, verdict), hint && el("p", { class: "hint" }, hint));
+}
+
 export function detection(state) {
   const found = (state.final ?? state.raw).detection;
-  if (!found) return card("Detection", "", el("p", { class: "verdict" }, "Not checked"), el("p", { class: "hint" }, "The index has no detector, so every request is searched."));
-  const said = found.needs_tool ? "Needs a tool" : "Needs no tool";
-  return card("Detection", found.needs_tool ? "yes" : "no", el("p", { class: "verdict" }, said));
+  if (!found) return told("Detection", "", "Not checked", "The index has no detector, so every request is searched.");
+  return found.needs_tool ? told("Detection", "yes", "Needs a tool") : told("Detection", "no", "Needs no tool");
 }
 
 export function rewrites(state) {
-  if (state.waiting) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
   const { final, about } = state;
-  if (!final) {
-    const none = !about || about.models.length === 1;
-    return card("Rewrites", "wide", el("p", { class: "verdict" }, none ? "No rewriter here" : "Not asked"), el("p", { class: "hint" }, none ? "The ranking is that of the request as it was typed." : "You chose to leave it out."));
-  }
+  const say = (kind, verdict, hint) => told("Rewrites", `wide ${kind}`, verdict, hint);
+  if (state.waiting) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
+  if (!final && (!about || about.models.length === 1))
+    return say("", "No rewriter here", "The ranking is that of the request as it was typed.");
+  if (!final) return say("", "Not asked", "You chose to leave it out.");
   if (final.fallback) {
     const said = FALLBACKS[final.fallback.reason] ?? `The rewriter gave nothing (${final.fallback.reason}).`;
-    return card("Rewrites", "wide failed", el("p", { class: "verdict" }, foreign(said)), el("p", { class: "hint" }, "The ranking below is that of the request as it was typed."));
+    return say("failed", foreign(said), "The ranking below is that of the request as it was typed.");
   }
   const rewrite = final.rewrite;
-  if (!rewrite) return card("Rewrites", "wide", el("p", { class: "verdict" }, "Not asked"), el("p", { class: "hint" }, "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do."));
-  if (!rewrite.lines.length) return card("Rewrites", "wide", el("p", { class: "verdict" }, "Left as it is"), el("p", { class: "hint" }, "The rewriter has nothing to add to this request."));
-  const notes = [rewrite.cached && "remembered from before", !rewrite.finished && "cut short; its last line is not used"].filter(Boolean);
-  return card(
-    "Rewrites",
-    "wide",
-    el("ol", { class: "lines" }, rewrite.lines.map((line) => el("li", {}, foreign(line)))),
-    notes.length ? el("p", { class: "hint" }, notes.join("; ")) : null,
-  );
+  if (!rewrite) {
+    const advice = "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do.";
+    return say("", "Not asked", advice);
+  }
+  if (!rewrite.lines.length) return say("", "Left as it is", "The rewriter has nothing to add to this request.");
+  const notes = [
+    rewrite.cached && "remembered from before",
+    !rewrite.finished && "cut short; its last line is not used",
+  ].filter(Boolean);
+  const lines = rewrite.lines.map((line) => el("li", {}, foreign(line)));
+  return card("Rewrites", "wide", el("ol", { class: "lines" }, lines), el("p", { class: "hint" }, notes.join("; ")));
 }
 
 export function times(state) {
@@ -65,13 +70,18 @@ export function times(state) {
     bar.style.marginInlineStart = `${(100 * Math.min(starts[stage], spent.total)) / spent.total}%`;
     bar.style.inlineSize = `${Math.max(0.5, (100 * Math.min(spent[stage], spent.total - starts[stage])) / spent.total)}%`;
     const title = note && "rewrite" in spent ? `${name}, ${note}` : name;
-    return el("tr", {}, el("th", { scope: "row", title }, name), el("td", { class: "track", "aria-hidden": "true" }, bar), el("td", {}, milliseconds(spent[stage])));
+    return row({}, el("th", { scope: "row", title }, name), bar, spent[stage]);
   });
-  const total = el("tr", { class: "total" }, el("th", { scope: "row" }, "Altogether"), el("td", { class: "track" }), el("td", {}, milliseconds(spent.total)));
+  const total = row({ class: "total" }, el("th", { scope: "row" }, "Altogether"), null, spent.total);
   return card(
     "Time by stage",
     "time",
     el("table", {}, el("tbody", {}, rows, total)),
     el("p", { class: "hint" }, `${milliseconds(answer.took)} as this browser saw it`),
   );
+}
+
+function row(properties, head, bar, spent) {
+  const track = el("td", { class: "track", "aria-hidden": "true" }, bar);
+  return el("tr", properties, head, track, el("td", {}, milliseconds(spent)));
 }

@@ -29,8 +29,8 @@ function kind(by) {
 export function summary({ changed, left, right, places }) {
   if (!right.length) return "Nothing was found.";
   if (!changed) return right.length === 1 ? "One tool." : `The first ${right.length} tools.`;
-  const tally = (kinds, side) => side.filter((each) => kinds.includes(each.kind)).length;
-  const [came, up, down, gone] = [tally(["in"], right), tally(["up"], right), tally(["down"], right), tally(["out"], left)];
+  const tally = (kind, side) => side.filter((each) => each.kind === kind).length;
+  const [came, up, down, gone] = [tally("in", right), tally("up", right), tally("down", right), tally("out", left)];
   if (!came && !up && !down) return `Rewriting changes nothing in the first ${places}.`;
   const ways = [up && `${up} up`, down && `${down} down`].filter(Boolean).join(" and ");
   const did = [came && `brings in ${count(came, "tool", "tools")}`, ways && `moves ${ways}`].filter(Boolean);
@@ -46,7 +46,9 @@ function badge({ kind, place, other }, side) {
     in: other ? [`from ${other}`, `comes in from place ${other}`] : ["new", "not among the raw places"],
     out: other ? [`now ${other}`, `leaves, to place ${other}`] : ["gone", "leaves the first places"],
   }[kind];
-  return el("span", { class: `badge ${kind}`, title: looks[1] }, el("span", { "aria-hidden": "true" }, looks[0]), el("span", { class: "unseen" }, looks[1]));
+  const [short, long] = looks;
+  const words = [el("span", { "aria-hidden": "true" }, short), el("span", { class: "unseen" }, long)];
+  return el("span", { class: `badge ${kind}`, title: long }, words);
 }
 
 function lists(tool) {
@@ -76,17 +78,18 @@ function row(entry, side, changed) {
 }
 
 function column(title, note, entries, side, changed) {
-  const body = entries.length ? el("ol", { class: "tools" }, entries.map((entry) => row(entry, side, changed))) : el("p", { class: "empty" }, "Nothing was found.");
+  const body = entries.length
+    ? el("ol", { class: "tools" }, entries.map((entry) => row(entry, side, changed)))
+    : el("p", { class: "empty" }, "Nothing was found.");
   return el("section", { class: `column ${side}`, "aria-label": title }, el("h2", {}, title, el("small", {}, note)), body);
 }
 
 export function rankings(state) {
   const found = moved(state);
   if (!found.changed) {
-    const note = state.waiting ? "as the request was typed" : "";
-    const columns = [column(state.waiting ? "Raw" : "Ranking", note, found.right, "raw only", false)];
-    if (state.waiting) columns.push(el("section", { class: "column final", "aria-label": "Rewritten" }, el("h2", {}, "Rewritten"), el("ol", { class: "tools waiting", "aria-hidden": "true" }, found.right.map(() => el("li", { class: "tool" })))));
-    return el("div", { class: state.waiting ? "sides" : "sides alone" }, columns.length > 1 ? [columns[0], el("div", { class: "gutter" }), columns[1]] : columns);
+    if (!state.waiting) return el("div", { class: "sides alone" }, column("Ranking", "", found.right, "raw", false));
+    const raw = column("Raw", "as the request was typed", found.right, "raw", false);
+    return el("div", { class: "sides" }, raw, el("div", { class: "gutter" }), awaited(found.right.length));
   }
   const gutter = el("div", { class: "gutter", "aria-hidden": "true" });
   const sides = el(
@@ -101,11 +104,22 @@ export function rankings(state) {
   return el("div", { class: "compared" }, el("p", { class: "summary" }, summary(found)), choice(sides), sides);
 }
 
+// In the place of a ranking that is still to come.
+function awaited(places) {
+  const rows = Array.from({ length: places }, () => el("li", { class: "tool" }));
+  const list = el("ol", { class: "tools waiting", "aria-hidden": "true" }, rows);
+  return el("section", { class: "column final", "aria-label": "Rewritten" }, el("h2", {}, "Rewritten"), list);
+}
+
 // On narrow screens one side at a time.
 function choice(sides) {
-  const radio = (value, label) =>
-    el("label", {}, el("input", { type: "radio", name: "side", value, checked: value === "final", onchange: () => (sides.dataset.side = value) }), el("span", {}, label));
-  return el("fieldset", { class: "switch narrow" }, el("legend", { class: "unseen" }, "Ranking"), radio("final", "Rewritten"), radio("raw", "Raw"));
+  const radio = (value, label) => {
+    const onchange = () => (sides.dataset.side = value);
+    const input = el("input", { type: "radio", name: "side", value, checked: value === "final", onchange });
+    return el("label", {}, input, el("span", {}, label));
+  };
+  const legend = el("legend", { class: "unseen" }, "Ranking");
+  return el("fieldset", { class: "switch narrow" }, legend, radio("final", "Rewritten"), radio("raw", "Raw"));
 }
 
 // Lines from each tool to itself, drawn anew whenever the columns change their heights.
@@ -140,7 +154,8 @@ function connect(sides, gutter) {
 function point(sides) {
   const mark = (event) => {
     const wanted = event.target.closest?.(".tool")?.tool;
-    for (const each of sides.querySelectorAll(".tool, path")) each.classList.toggle("lit", wanted !== undefined && each.tool === wanted);
+    for (const each of sides.querySelectorAll(".tool, path"))
+      each.classList.toggle("lit", wanted !== undefined && each.tool === wanted);
   };
   for (const name of ["pointerover", "focusin"]) sides.addEventListener(name, mark);
   for (const name of ["pointerleave", "focusout"]) sides.addEventListener(name, () => mark({ target: sides }));

@@ -15,7 +15,8 @@ export async function show() {
 }
 
 function card({ name, title, headline, written }) {
-  if (written === null) return el("li", { class: "card" }, el("h2", {}, foreign(name)), el("p", { class: "hint" }, "The run has written no report yet."));
+  const missing = el("p", { class: "hint" }, "The run has written no report yet.");
+  if (written === null) return el("li", { class: "card" }, el("h2", {}, foreign(name)), missing);
   return el(
     "li",
     { class: "card" },
@@ -26,5 +27,6 @@ function card({ name, title, headline, written }) {
 }
 
 function none() {
-  return el("p", { class: "empty" }, "The server’s config names no runs. Add ", el("code", {}, "reports: {evaluation: runs/sample/eval}"), " to it.");
+  const example = el("code", {}, "reports: {evaluation: runs/sample/eval}");
+  return el("p", { class: "empty" }, "The server’s config names no runs. Add ", example, " to it.");
 }

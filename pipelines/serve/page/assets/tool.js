@@ -1,7 +1,7 @@
 // One tool, whole, in a dialog.
 
 import { call } from "./api.js";
-import { $, el, fill, foreign, trouble, unseen } from "./dom.js";
+import { $, el, fill, foreign, scrolling, trouble, unseen } from "./dom.js";
 
 let about = null;
 
@@ -34,15 +34,24 @@ function head(tool) {
 }
 
 function body(tool) {
-  const schema = tool.schema === null ? "" : typeof tool.schema === "string" ? tool.schema : JSON.stringify(tool.schema, null, 2);
-  const hidden = unseen(JSON.stringify([tool.name, tool.description, tool.parameters]).replace(/\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16))));
+  const texts = [tool.name, tool.description, ...tool.parameters.flatMap((one) => [one.name, one.type, one.description])];
+  const hidden = texts.reduce((sum, text) => sum + unseen(text), 0);
+  const many = hidden === 1 ? "One invisible character is" : `${hidden} invisible characters are`;
   return [
-    hidden ? el("p", { class: "trouble" }, `${hidden === 1 ? "One invisible character is" : `${hidden} invisible characters are`} shown as \ufffd. Honest tools rarely have any.`) : null,
-    tool.description ? el("p", { class: "description" }, foreign(tool.description)) : el("p", { class: "hint" }, "It has no description, which makes it hard to find."),
+    hidden && el("p", { class: "trouble" }, `${many} shown as \ufffd. Honest tools rarely have any.`),
+    tool.description
+      ? el("p", { class: "description" }, foreign(tool.description))
+      : el("p", { class: "hint" }, "It has no description, which makes it hard to find."),
     parameters(tool.parameters),
-    schema ? el("details", {}, el("summary", {}, "JSON Schema of its arguments"), el("pre", { tabindex: "0" }, foreign(schema))) : null,
-    about?.scopes.includes("write") ? remover(tool) : null,
+    schema(tool.schema),
+    about?.scopes.includes("write") && remover(tool),
   ];
+}
+
+function schema(value) {
+  if (value === null) return null;
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return el("details", {}, el("summary", {}, "JSON Schema of its arguments"), el("pre", { tabindex: "0" }, foreign(text)));
 }
 
 function parameters(all) {
@@ -57,7 +66,8 @@ function parameters(all) {
     ),
   );
   const heads = ["Parameter", "Type", "Meaning"].map((name) => el("th", { scope: "col" }, name));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Parameters" }, el("table", { class: "parameters" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows)));
+  const table = el("table", { class: "parameters" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
+  return scrolling("Parameters", table);
 }
 
 // Asked twice, in place: no one is surprised by a tool that went with one key.
@@ -66,7 +76,8 @@ function remover(tool) {
   const first = el("button", { type: "button", class: "quiet", onclick: () => sure() }, "Remove it from the catalogue");
   const sure = () => {
     const no = el("button", { type: "button", onclick: () => (fill(place, first), first.focus()) }, "Keep it");
-    fill(place, el("span", {}, "Remove it for everybody?"), el("button", { type: "button", class: "danger", onclick: gone }, "Remove"), no);
+    const yes = el("button", { type: "button", class: "danger", onclick: gone }, "Remove");
+    fill(place, el("span", {}, "Remove it for everybody?"), yes, no);
     no.focus();
   };
   const gone = async () => {
