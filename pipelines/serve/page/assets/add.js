@@ -36,9 +36,7 @@ export function told(found) {
   fill($("add-key"), !may && el("div", { class: "notice" }, el("p", {}, said), enter));
 }
 
-export function show() {
-  if (matchMedia("(hover: hover)").matches) $("document").focus();
-}
+export function show() {}
 
 async function take(file) {
   if (about && file.size > about.limits.bytes) {
@@ -97,9 +95,11 @@ function preview(tools) {
   button.addEventListener("click", () => put(rows, button, outcome, tally));
   const kinds = ["new", "changed", "same"].map((state) => [tools.filter((tool) => tool.state === state).length, state]);
   const said = kinds.filter(([many]) => many).map(([many, state]) => `${many.toLocaleString("en")} ${WORDS[state]}`);
+  const summary = `${count(tools.length, "tool", "tools")}: ${said.join(", ")}.`;
+  $("read-said").textContent = summary;
   fill(
     $("read"),
-    el("p", { class: "summary" }, `${count(tools.length, "tool", "tools")}: ${said.join(", ")}.`),
+    el("p", { class: "summary" }, summary),
     scrolling("Tools of the document", el("table", { class: "preview" }, el("thead", {}, head), body)),
     el("div", { class: "row" }, button),
     outcome,

@@ -102,7 +102,8 @@ function keys() {
 }
 
 function who() {
-  if (!about) fill($("key-who"), "This server answers nobody without a key.");
+  if (!about && key.get()) fill($("key-who"), "The key in use is not known here any more.");
+  else if (!about) fill($("key-who"), "This server answers nobody without a key.");
   else {
     const may = about.scopes.length ? about.scopes.join(" and ") : "nothing";
     const held = ["Now in use: ", foreign(about.caller), `, which may ${may}.`];
@@ -112,7 +113,9 @@ function who() {
 
 for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("click", (event) => {
-    if (event.target === dialog || event.target.closest("[data-close]")) dialog.close();
+    const { left, right, top, bottom } = dialog.getBoundingClientRect();
+    const inside = event.clientX >= left && event.clientX <= right && event.clientY >= top && event.clientY <= bottom;
+    if ((event.target === dialog && !inside) || event.target.closest("[data-close]")) dialog.close();
   });
 }
 $("help-button").addEventListener("click", () => $("help-dialog").showModal());

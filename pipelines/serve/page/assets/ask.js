@@ -75,13 +75,14 @@ function providers(all) {
 export function show(parameters) {
   const text = parameters.get("q") ?? "";
   if (!text) {
-    if (shown) {
+    const fresh = Boolean(shown);
+    if (fresh) {
       asking?.abort();
       shown = "";
       $("utterance").value = "";
       told(about);
     }
-    if (matchMedia("(hover: hover)").matches) $("utterance").focus();
+    if (matchMedia("(hover: hover)").matches && (fresh || document.activeElement === document.body)) $("utterance").focus();
     return;
   }
   for (const id of ["places", "rewrite", "provider", "category", "deadline"])
