@@ -135,6 +135,12 @@ def test_a_document_is_read_and_what_it_holds_can_be_put(serve: Serve) -> None:
     assert server.post("/v1/catalogue/read", document=text).json()["tools"][0]["state"] == "same"
     other = text.replace("High", "Low")
     assert server.post("/v1/catalogue/read", document=other, format="mcp").json()["tools"][0]["state"] == "changed"
+    [named] = server.post("/v1/catalogue/read", document=text, provider=" Harbour ").json()["tools"]
+    assert (named["id"], named["provider"], named["state"]) == ("Harbour/tides", "Harbour", "new")
+    whose = json.dumps({"serverInfo": {"name": "Pier"}, **MCP})
+    assert (
+        server.post("/v1/catalogue/read", document=whose, provider="Harbour").json()["tools"][0]["id"] == "Pier/tides"
+    )
     table = "name,description\nberths,Where to moor\n"
     assert server.post("/v1/catalogue/read", document=table, format="csv").json()["tools"][0]["name"] == "berths"
 

@@ -64,6 +64,8 @@ async def read_catalogue(body: wire.ReadRequest, parts: Parts, who: Who) -> Resp
     allow(who, "write")
     document = body.document.encode("utf-8", "replace")
     found = await asyncio.to_thread(read_tools, document, body.format)
+    if provider := body.provider.strip():
+        found = [tool if tool.provider else _of(provider, tool) for tool in found]
     known = parts.catalogue.current.index.tools
     tools = [_read(tool, known.get(tool.id)) for tool in found]
     return reply(wire.ReadResponse.model_construct(tools=tools))
@@ -102,6 +104,11 @@ def _counted(snapshot: Snapshot) -> wire.LabelsResponse:
 def _most(counted: Counter[str]) -> list[wire.Label]:
     order: Iterable[tuple[str, int]] = sorted(counted.items(), key=lambda each: (-each[1], each[0]))
     return [wire.Label(label=label, tools=tools) for label, tools in order if label][:MOST_LABELS]
+
+
+def _of(provider: str, tool: Tool) -> Tool:
+    """The tool as an MCP answer that names its server has it."""
+    return replace(tool, id=f"{provider}/{tool.id}", provider=provider)
 
 
 def _read(tool: Tool, known: Tool | None) -> wire.ReadTool:

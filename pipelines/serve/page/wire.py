@@ -59,6 +59,9 @@ class ReadRequest(BaseModel):
 
     document: Annotated[str, Field(min_length=1)]
     format: Format | None = Field(default=None, description="null: told by the content.")
+    provider: Annotated[str, Field(max_length=200)] = Field(
+        default="", description="Whose tools they are, where the document does not say; their ids then begin with it."
+    )
 
 
 class ReadTool(ToolOut):

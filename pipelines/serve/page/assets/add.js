@@ -1,6 +1,7 @@
 // A pasted catalogue: read by the server, looked at here, added in as many changes as the server's limits ask for.
 
 import { call, Failure } from "./api.js";
+import { labels } from "./ask.js";
 import { $, count, el, fill, foreign, scrolling, trouble } from "./dom.js";
 
 let about = null;
@@ -15,6 +16,7 @@ export function begin() {
     if (file) take(file);
     $("file").value = "";
   });
+  $("of-document").addEventListener("focus", labels, { once: true });
   const box = $("document");
   box.addEventListener("dragover", (event) => event.preventDefault());
   box.addEventListener("drop", (event) => {
@@ -61,7 +63,7 @@ async function read() {
   }
   fill($("read"), el("p", { class: "waits" }, "Reading …"));
   try {
-    const body = { document: text, format: $("format").value || null };
+    const body = { document: text, format: $("format").value || null, provider: $("of-document").value.trim() };
     const { tools } = await call("POST", "/v1/catalogue/read", body);
     preview(tools);
   } catch (failure) {
