@@ -66,7 +66,8 @@ NAMELESS = """() => [...document.querySelectorAll('button, input, select, textar
 def served(folder: Path, config: dict[str, Any]) -> Iterator[str]:
     """The command as a process; gives its URL."""
     path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump({"retriever": "bm25", "port": 0, "index": str(folder / "index"), **config}))
+    whole = {"retriever": "bm25", "port": 0, "index": str(folder / "index"), **config}
+    path.write_text(yaml.safe_dump(whole, sort_keys=False))
     process = subprocess.Popen([sys.executable, "-c", COMMAND, str(path)], text=True, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

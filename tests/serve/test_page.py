@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         title=f"a report {EVIL}", dataset="sample", split="test", protocol="official", queries=1, tools=7, baseline="a",
         metrics=(), systems=(), comparisons=(), curve={}, groups=(), changes=(), facts={"fact": EVIL}, notes=(EVIL,),
     )  # fmt: skip
-    for name, html in {"eval": render(data), "hostile": HOSTILE}.items():
+    for name, html in {"eval": render(data), "hostile": HOSTILE, "wandering": WANDERING}.items():
         (made / name).mkdir()
         (made / name / "report.html").write_text(html)
     return made
@@ -80,6 +80,11 @@ fetch("/v1/tools"); top.location = "https://evil.example/";</script><script src=
 """
 
 
+WANDERING = (
+    f"""<!doctype html><meta http-equiv="refresh" content="0;url=https://evil.example/"><h1>I wander</h1>{EVIL}"""
+)
+
+
 @pytest.fixture(scope="module")
 def url(folder: Path, model: ModelServer) -> Iterator[str]:
     config = {
@@ -88,7 +93,12 @@ def url(folder: Path, model: ModelServer) -> Iterator[str]:
         "rewriter": rewriter(model, fusion={"raw": 0.3}),
         "deadline_ms": 5000,
         "limits": {"tools": 2},
-        "reports": {"evaluation": str(folder / "eval"), "hostile": str(folder / "hostile"), "none": str(folder)},
+        "reports": {
+            "evaluation": str(folder / "eval"),
+            "hostile": str(folder / "hostile"),
+            "wandering": str(folder / "wandering"),
+            "none": str(folder),
+        },
     }
     with served(folder, config) as made:
         while httpx.get(f"{made}/readyz", trust_env=False).json()["rewriter"] != "ready":
@@ -320,7 +330,7 @@ def test_reports_are_shown_and_a_hostile_one_does_nothing(browser: Any, url: str
     with tab(browser, url) as at:
         page = at.go("/#/reports")
         page.wait_for_selector("#reports .card")
-        assert at.texts("#reports h2") == ["evaluation", "hostile", "none"]
+        assert at.texts("#reports h2") == ["evaluation", "hostile", "wandering", "none"]
         assert "no report yet" in page.inner_text("#reports li:last-child")
         page.click("#reports a:has-text('evaluation')")
         frame = page.frame_locator("iframe")
@@ -335,6 +345,10 @@ def test_reports_are_shown_and_a_hostile_one_does_nothing(browser: Any, url: str
         assert page.url == f"{url}/report#hostile"
         page.goto(f"{url}/v1/reports/hostile")  # opened by itself
         assert page.inner_text("#said") == "nothing ran"
+        page.goto(f"{url}/report#wandering")
+        page.wait_for_selector("iframe")
+        page.wait_for_timeout(300)
+        assert "evil.example" not in " ".join(frame.url for frame in page.frames)
         page.goto(f"{url}/report#..%2f..%2fetc%2fpasswd")
         page.wait_for_selector(".trouble")
         # What the browser says when it refuses is no complaint of ours.
