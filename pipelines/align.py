@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.align_data import AlignSource, Lessons, Start, StartSettings, find_start, read_lessons
-from pipelines.align_report import align_page
 from pipelines.choosing import Tried
 from pipelines.lessons import TOLD, DevJudge, DevSettings, choose_dev, spread
 from pipelines.rewards import RewardSettings, ToolReward
 from pipelines.runs import as_json, environment, write_files
+from pipelines.training_report import training_page
 from pipelines.training_runs import begin, is_finished, nobody, room_to_train
 from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput
@@ -108,7 +108,7 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
                 "history": trained.history,
                 "training": trained.facts,
             }
-            files = {"metrics.json": as_json(metrics), "report.html": align_page(output, config.algo.kind, metrics)}
+            files = {"metrics.json": as_json(metrics), "report.html": training_page(output, config.algo.kind, metrics)}
             write_files(output, files)
             finished = card(config, lessons, start, trained, tried[0])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)

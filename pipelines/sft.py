@@ -12,6 +12,7 @@ from pipelines.choosing import Tried
 from pipelines.lessons import TOLD, DevJudge, DevSettings, SftSource, Source, choose_dev, read_sources, spread
 from pipelines.models import find_model
 from pipelines.runs import as_json, environment, write_files
+from pipelines.training_report import training_page
 from pipelines.training_runs import begin, is_finished, nobody, room_to_train
 from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput
@@ -42,7 +43,7 @@ class SftConfig:
 
 
 def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Path:
-    """Trains and writes the rewriter's folder, with metrics.json beside it; a finished run is left as it is."""
+    """Trains and writes the rewriter's folder, metrics.json and report.html; a finished run is left as it is."""
     check_reporters(config.training.report_to)
     output, settings, seed = Path(config.output), config.evaluation, config.training.seed
     sources, template = read_sources(config.data)
@@ -80,7 +81,8 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
                 "history": trained.history,
                 "training": trained.facts,
             }
-            write_files(output, {"metrics.json": as_json(metrics)})
+            page = training_page(output, "fine-tuning", metrics)
+            write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             card = _card(config, sources, trained, tried[0], mark["base"])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, card, template)
     return output / "rewriter"

@@ -53,6 +53,7 @@ def test_a_run_leaves_a_rewriter_its_card_its_figures_and_its_samples(config: st
     run = Path(config).with_suffix("")
     folder = open_folder(run)
     metrics = json.loads((run / "metrics.json").read_text())
+    assert "Step by step" in (run / "report.html").read_text()
     assert folder.path == run / "rewriter"
     assert folder.template.name == "short"
     assert folder.card.method == "lora"

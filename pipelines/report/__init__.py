@@ -32,7 +32,21 @@ GROUPS = (
 
 
 def render(data: ReportData) -> str:
-    """The page."""
+    """The page of an evaluation."""
+    parts = [
+        section("systems", "All systems", SYSTEMS + DIFFERENCES * bool(data.comparisons), systems(data)),
+        _notes(data),
+        _metrics(data),
+        _curve(data),
+        _groups(data),
+        rewrites(data),
+        changes(data),
+    ]
+    return document(data.title, _header(data), tag("main", *parts), _footer(data))
+
+
+def document(title: str, *content: str) -> str:
+    """A page that holds everything it needs."""
     script, style = ((FOLDER / name).read_text(encoding="utf-8") for name in ("script.js", "style.css"))
     digest = b64encode(sha256(script.encode()).digest()).decode()
     # Whatever a query might smuggle in, the browser runs this one script and fetches nothing.
@@ -43,19 +57,10 @@ def render(data: ReportData) -> str:
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", data.title),
+        tag("title", title),
         tag("style", Html(style)),
     )
-    parts = [
-        section("systems", "All systems", SYSTEMS + DIFFERENCES * bool(data.comparisons), systems(data)),
-        _notes(data),
-        _metrics(data),
-        _curve(data),
-        _groups(data),
-        rewrites(data),
-        changes(data),
-    ]
-    body = tag("body", _header(data), tag("main", *parts), _footer(data), tag("script", Html(script)))
+    body = tag("body", *content, tag("script", Html(script)))
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 

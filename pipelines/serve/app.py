@@ -16,6 +16,8 @@ from pipelines.serve import routes, tool_routes, wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.guard import App, Guard, error_body, refusal_headers
+from pipelines.serve.page import data_routes
+from pipelines.serve.page import routes as page_routes
 from pipelines.serve.routes import Parts, Who, allow, errors, reply
 from retrievers.errors import StoreDown
 
@@ -52,6 +54,9 @@ def make_app(gateway: Gateway) -> App:
     _server_routes(api)
     api.include_router(routes.router)
     api.include_router(tool_routes.router)
+    if gateway.config.page:
+        api.include_router(page_routes.router)
+        api.include_router(data_routes.router)
     if gateway.config.admin:
         api.include_router(tool_routes.admin)
     _errors(api)

@@ -22,9 +22,13 @@ _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 
 def fetch_tools(url: str, format: str | None, settings: Imports) -> list[Tool]:
     """The tools of the catalogue at a URL."""
-    data = fetch(url, settings)
+    return read_tools(fetch(url, settings), format)
+
+
+def read_tools(data: bytes, format: str | None) -> list[Tool]:
+    """The tools of a catalogue that somebody sent."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "catalogue"  # a name of ours: nothing of the URL is a path here
+        path = Path(folder) / "catalogue"  # a name of ours: nothing of a request is a path here
         path.write_bytes(data)
         try:
             return read_catalogue(path, format)

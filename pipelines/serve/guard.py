@@ -22,8 +22,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = {"/healthz", "/readyz"}
-"""Routes for those who only want to know whether the server lives."""
+OPEN = {"/healthz", "/readyz", "/", "/report"}
+"""Routes for those who only want to know whether the server lives, and the page, which holds nothing of anybody's."""
+OPEN_FOLDER = "/page/"
+"""The page's files."""
 MOST_HEADER_BYTES = 16_384
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -53,7 +55,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *HEADERS, (b"x-request-id", name.encode())]
+                given = {header for header, _ in message["headers"]}
+                usual = [header for header in HEADERS if header[0] not in given]
+                message["headers"] = [*message["headers"], *usual, (b"x-request-id", name.encode())]
             await send(message)
 
         self._in_flight += 1
@@ -80,7 +84,7 @@ class Guard:
             raise Refusal(431, "headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes")
         if self._hosts and _host(headers.one("host") or "") not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer by that name")
-        if scope["path"] in OPEN:
+        if scope["path"] in OPEN or scope["path"].startswith(OPEN_FOLDER):
             return Caller("probe", frozenset())
         caller = self._gate.admit(headers.one("authorization"), headers.one("x-api-key"))
         if self._in_flight > self._limits.in_flight:

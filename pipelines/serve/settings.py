@@ -224,6 +224,10 @@ class ServeConfig:
     """What callers without a key may do."""
     admin: bool = False
     """Turns the admin routes on."""
+    page: bool = True
+    """A page for people at /."""
+    reports: dict[str, str] = field(default_factory=dict)
+    """Names, and the run folders whose report.html the page shows under them."""
     deadline_ms: int = 800
     """Until when the rewriter may answer, where a request does not say; raw retrieval does not wait for it."""
     longest_deadline_ms: int = 30_000
@@ -255,6 +259,9 @@ class ServeConfig:
             raise BadInput("watch_seconds and drain_seconds must not be negative")
         if len({key.name for key in self.keys}) < len(self.keys):
             raise BadInput("two keys have the same name", "keys")
+        for name in self.reports:
+            if not re.fullmatch(r"[\w.-]{1,64}", name):
+                raise BadInput("a report's name is made of at most 64 letters, digits, - . and _", "reports")
         if not self.keys and not self.anonymous:
             raise BadInput(
                 "nobody could get in: make a key with `rewrite-serve key`, or say with `anonymous` what callers "

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from pipelines.serve import wire
+from pipelines.serve.catalogue import Snapshot
 from pipelines.serve.errors import Refusal
 from pipelines.serve.fetching import fetch_tools
 from pipelines.serve.routes import BODY, Parts, Who, allow, errors, models, reply
@@ -32,8 +33,9 @@ async def list_tools(
     after: Annotated[str, Query(max_length=512)] = "",
     provider: Label = None,
     category: Label = None,
+    contains: Label = None,
 ) -> Response:
-    """Tools in the order of their ids, a page at a time."""
+    """Tools in the order of their ids, a page at a time; `contains` is looked for in ids and names."""
     allow(who, "search")
     snapshot = parts.catalogue.current
     ids = await asyncio.to_thread(lambda: snapshot.ids)
@@ -41,6 +43,9 @@ async def list_tools(
         labels = await asyncio.to_thread(lambda: snapshot.labels)
         wanted = [None if each is None else each.casefold() for each in (provider, category)]
         ids = [tool for tool in ids if all(want in (None, has) for want, has in zip(wanted, labels[tool], strict=True))]
+    if contains:
+        named = await asyncio.to_thread(_named, snapshot, contains.casefold())
+        ids = [tool for tool in ids if tool in named]
     start = bisect_right(ids, after)
     chosen = ids[start : start + limit]
     return reply(
@@ -104,6 +109,10 @@ async def reload(parts: Parts, who: Who) -> Response:
     allow(who, "admin")
     await parts.refresh()
     return reply(models(parts))
+
+
+def _named(snapshot: Snapshot, part: str) -> set[str]:
+    return {tool for tool, name in snapshot.index.tools.names() if part in tool.casefold() or part in name.casefold()}
 
 
 def made(tool_id: str, body: wire.ToolBody) -> Tool:

@@ -1,0 +1,95 @@
+// One tool, whole, in a dialog.
+
+import { call } from "./api.js";
+import { $, el, fill, foreign, scrolling, trouble, unseen } from "./dom.js";
+
+let about = null;
+
+export function told(found) {
+  about = found;
+}
+
+export async function open(id, known = null) {
+  const dialog = $("tool-dialog");
+  fill($("tool"), head(known ?? { name: id, id }), el("p", { class: "waits" }, "Reading …"));
+  if (!dialog.open) dialog.showModal();
+  try {
+    const tool = await call("GET", `/v1/tools/${encodeURIComponent(id)}`);
+    fill($("tool"), head(tool), ...body(tool));
+  } catch (failure) {
+    fill($("tool"), head(known ?? { name: id, id }), trouble(failure));
+  }
+}
+
+function head(tool) {
+  const labels = [tool.provider, tool.category].filter(Boolean);
+  return el(
+    "header",
+    {},
+    el("h2", { id: "tool-name" }, foreign(tool.name)),
+    el("button", { type: "button", class: "quiet round", "data-close": true, "aria-label": "Close" }, "✕"),
+    el("p", { class: "by" }, labels.flatMap((label, place) => [place ? " · " : "", foreign(label)])),
+    el("p", { class: "id" }, el("code", {}, foreign(tool.id))),
+  );
+}
+
+function body(tool) {
+  const texts = [tool.name, tool.description, ...tool.parameters.flatMap((one) => [one.name, one.type, one.description])];
+  const hidden = texts.reduce((sum, text) => sum + unseen(text), 0);
+  const many = hidden === 1 ? "One invisible character is" : `${hidden} invisible characters are`;
+  return [
+    hidden && el("p", { class: "trouble" }, `${many} shown as \ufffd. Honest tools rarely have any.`),
+    tool.description
+      ? el("p", { class: "description" }, foreign(tool.description))
+      : el("p", { class: "hint" }, "It has no description, which makes it hard to find."),
+    parameters(tool.parameters),
+    schema(tool.schema),
+    about?.scopes.includes("write") && remover(tool),
+  ];
+}
+
+function schema(value) {
+  if (value === null) return null;
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return el("details", {}, el("summary", {}, "JSON Schema of its arguments"), el("pre", { tabindex: "0" }, foreign(text)));
+}
+
+function parameters(all) {
+  if (!all.length) return el("p", { class: "hint" }, "No parameters.");
+  const rows = all.map((one) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, foreign(one.name), one.required ? el("small", {}, "required") : null),
+      el("td", {}, foreign(one.type)),
+      el("td", {}, foreign(one.description)),
+    ),
+  );
+  const heads = ["Parameter", "Type", "Meaning"].map((name) => el("th", { scope: "col" }, name));
+  const table = el("table", { class: "parameters" }, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
+  return scrolling("Parameters", table);
+}
+
+// Asked twice, in place: no one is surprised by a tool that went with one key.
+function remover(tool) {
+  const place = el("div", { class: "row remove" });
+  const first = el("button", { type: "button", class: "quiet", onclick: () => sure() }, "Remove it from the catalogue");
+  const sure = () => {
+    const no = el("button", { type: "button", onclick: () => (fill(place, first), first.focus()) }, "Keep it");
+    const yes = el("button", { type: "button", class: "danger", onclick: gone }, "Remove");
+    fill(place, el("span", {}, "Remove it for everybody?"), yes, no);
+    no.focus();
+  };
+  const gone = async () => {
+    try {
+      await call("DELETE", `/v1/tools/${encodeURIComponent(tool.id)}`);
+    } catch (failure) {
+      fill(place, trouble(failure));
+      return;
+    }
+    $("tool-dialog").close();
+    dispatchEvent(new CustomEvent("catalogue-changed"));
+  };
+  fill(place, first);
+  return place;
+}

@@ -1,0 +1,119 @@
+"""report.html of a training: what became of the model step by step, in curves, and what dev made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.report import document
+from pipelines.report.markup import Html, foreign, join, scrolling, section, tag
+from pipelines.report.trends import Points, trend
+from pipelines.report.wording import metric_label, percent
+
+CURVES = {
+    "Dev, with retrieval, in percent": {
+        "eval_{metric}": "{label}",
+        "eval_seen_{metric}": "{label}, tools seen in training",
+        "eval_unseen_{metric}": "{label}, tools not seen",
+    },
+    "Reward of the answers": {
+        "reward": "reward",
+        "rewards/chosen": "chosen",
+        "rewards/rejected": "rejected",
+        "rewards/margins": "margin",
+    },
+    "Distance from the reference, nats an answer": {"kl": "KL"},
+    "Answers that can be parsed, that differ, in percent": {"eval_parsed": "parsed", "eval_distinct": "differ"},
+    "Tokens an answer": {"eval_tokens": "dev", "completions/mean_length": "training", "length": "training"},
+    "Loss": {"loss": "training", "eval_loss": "dev"},
+}
+STEPS = "Dots are what was measured. The raw query alone is the dashed line, where there is one."
+FUSION = (
+    "How the list of the raw query and those of its rewrite were joined. The first way was chosen: the one that trusts "
+    "the raw query most of those that are not clearly worse than the best."
+)
+
+
+def training_page(folder: Path, how: str, metrics: Mapping[str, Any]) -> str:
+    """The page of a run. `how`: the algorithm, or that it is fine-tuning."""
+    metric = next(iter(metrics["raw"]))
+    title = f"{folder.name}, {how}"
+    curves = section(
+        "curves", "Step by step", STEPS, tag("div", *_curves(read_figures(folder), metrics), class_="trends")
+    )
+    return document(
+        title, _header(title, metric, metrics), tag("main", _notes(metrics), curves, _fusions(metrics, metric))
+    )
+
+
+def read_figures(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; of several rounds one after the other, their steps counted on."""
+    rows: list[dict[str, Any]] = []
+    rounds = sorted(folder.glob("round-*/metrics.jsonl"), key=lambda path: int(path.parent.name.rpartition("-")[2]))
+    for path in [*rounds, folder / "metrics.jsonl"]:
+        if path.is_file():
+            before = max((row["step"] for row in rows), default=0)
+            own = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            rows += [row | {"step": row["step"] + before} for row in own]
+    return rows
+
+
+def _header(title: str, metric: str, metrics: Mapping[str, Any]) -> Html:
+    label, best, raw = metric_label(metric), percent(metrics["best"]), percent(metrics["raw"][metric])
+    start = metrics.get("start", {}).get(f"eval_{metric}")
+    began = f", {percent(start)}\u00a0% at the start" if start is not None else ""
+    said = f"{label} on dev is {best}\u00a0%{began}; the raw query alone has {raw}\u00a0%."
+    chips = {"best step": str(metrics["step"]), "metric": label, "evaluations on dev": str(len(metrics["history"]))}
+    terms = [tag("div", tag("dt", name), tag("dd", foreign(value))) for name, value in chips.items()]
+    return tag("header", tag("p", foreign(title), class_="title"), tag("h1", said), tag("dl", *terms, class_="chips"))
+
+
+def _notes(metrics: Mapping[str, Any]) -> Html:
+    notes = []
+    if metrics.get("collapse"):
+        notes.append(f"Stopped early: {metrics['collapse']}.")
+    if metrics.get("kept") == "start":
+        notes.append("No checkpoint beat the start on dev: the start was kept.")
+    if metrics["fusion"] and metrics["fusion"][0]["fusion"]["raw"] >= 1:
+        notes.append("On dev the rewriter adds nothing clear to the raw query: its card advises not to ask it.")
+    if not notes:
+        return Html()
+    return tag("aside", tag("ul", *(tag("li", foreign(note)) for note in notes)), aria_label="Notes")
+
+
+def _curves(rows: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[Html]:
+    metric = next(iter(metrics["raw"]))
+    drawn = []
+    for title, names in CURVES.items():
+        lines: dict[str, Points] = {}
+        for name, said in names.items():
+            points = _points(rows, name.replace("{metric}", metric), 100.0 if title.endswith("percent") else 1.0)
+            if points:
+                lines.setdefault(said.replace("{label}", metric_label(metric)), points)
+        reference = 100 * metrics["raw"][metric] if title.startswith("Dev") else None
+        drawn.append(trend(title, lines, reference, 100.0 if title.endswith("percent") else None))
+    return [drawing for drawing in drawn if drawing]
+
+
+def _points(rows: list[dict[str, Any]], name: str, times: float) -> Points:
+    return [(float(row["step"]), times * row[name]) for row in rows if isinstance(row.get(name), int | float)]
+
+
+def _fusions(metrics: Mapping[str, Any], metric: str) -> Html:
+    if not metrics["fusion"]:
+        return Html()
+    rows = [
+        tag(
+            "tr",
+            tag("th", foreign(each["fusion"]["method"])),
+            tag("td", f"{each['fusion']['raw']:g}"),
+            tag("td", "never" if each["fusion"]["sure"] is None else f"{each['fusion']['sure']:.3g}"),
+            tag("td", percent(each["score"])),
+        )
+        for each in metrics["fusion"][:6]
+    ]
+    heads = [tag("th", name, scope="col") for name in ("Fusion", "Raw share", "Sure", f"{metric_label(metric)} on dev")]
+    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", join(rows)), class_="figures")
+    return section("fusion", "Beside the raw query, on dev", FUSION, scrolling("Ways to join", table))
