@@ -141,7 +141,8 @@ def serve(argv: Sequence[str] | None = None) -> int:
     """rewrite-serve: the rewriter in front of an index."""
     parser = argparse.ArgumentParser(
         "rewrite-serve",
-        description="Serve a tool index over HTTP, with a rewriter beside it. `rewrite-serve key` makes an API key.",
+        description="Serve a tool index over HTTP, with a rewriter beside it. `rewrite-serve key` makes an API key, "
+        "`rewrite-serve mcp CONFIG` serves the same to an MCP client on standard input and output.",
         epilog=EXITS,
     )
     given = list(sys.argv[1:] if argv is None else argv)
@@ -153,9 +154,15 @@ def serve(argv: Sequence[str] | None = None) -> int:
         )
         parser.set_defaults(handler=_later("serve_commands", "key"))
         return run(parser, given[1:])
+    handler = "serve"
+    if given[:1] == ["mcp"]:
+        parser = argparse.ArgumentParser(
+            "rewrite-serve mcp", description="Serve a tool index as an MCP server on standard input.", epilog=EXITS
+        )
+        handler, given = "mcp", given[1:]
     _config_arguments(parser, "configs/serve/")
     parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-    parser.set_defaults(handler=_later("serve_commands", "serve"))
+    parser.set_defaults(handler=_later("serve_commands", handler))
     return run(parser, given)
 
 

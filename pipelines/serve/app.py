@@ -16,6 +16,7 @@ from pipelines.serve import routes, tool_routes, wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.guard import App, Guard, error_body, refusal_headers
+from pipelines.serve.mcp_server import McpDoor
 from pipelines.serve.routes import Parts, Who, allow, errors, reply
 
 log = logging.getLogger("rewrite-serve")
@@ -29,12 +30,14 @@ _SENTENCES = {
 
 def make_app(gateway: Gateway) -> App:
     """The whole server as one ASGI application."""
+    mcp = McpDoor(gateway)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         await gateway.start()
         try:
-            yield
+            async with mcp.open():
+                yield
         finally:
             await gateway.stop()
 
@@ -53,6 +56,7 @@ def make_app(gateway: Gateway) -> App:
     api.include_router(tool_routes.router)
     if gateway.config.admin:
         api.include_router(tool_routes.admin)
+    api.router.routes.append(mcp.route)
     _errors(api)
     document = _document(api, gateway)
     api.openapi = lambda: document  # type: ignore[method-assign]

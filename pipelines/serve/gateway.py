@@ -10,6 +10,7 @@ from pathlib import Path
 from pipelines.index import make_context
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
+from pipelines.serve.admission import Admission
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue import LiveCatalogue
 from pipelines.serve.feedback import FeedbackLog
@@ -42,6 +43,7 @@ class Gateway:
         self.catalogue = LiveCatalogue(
             Path(config.index).expanduser(), config.retriever, make_context(device), self.metrics, phrasing
         )
+        self.admission = Admission(self.catalogue)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
         )
@@ -57,6 +59,12 @@ class Gateway:
             self._tasks.append(asyncio.create_task(self._every(RETRY, self._tend)))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
+        if self.config.mcp:
+            from pipelines.serve.mcp_follow import Follower
+
+            for source in self.config.mcp:
+                follower = Follower(source, self.config.imports, self.admission.put, self.admission)
+                self._tasks.append(asyncio.create_task(follower.run()))
 
     async def stop(self) -> None:
         """Ends everything that was started; a change of the catalogue that is under way ends first."""

@@ -13,6 +13,7 @@ from pipelines.serve import wire
 from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue import LiveCatalogue, Snapshot
+from pipelines.serve.definitions import Pasting
 from pipelines.serve.errors import Refusal, Trouble
 from pipelines.serve.filters import Allowed, allowed_by, only
 from pipelines.serve.metrics import Metrics
@@ -39,6 +40,7 @@ class _Task:
     """The caller gives the rewriter less time than is usual here."""
     allowed: Allowed | None
     timings: Timings
+    format: str | None = None
 
 
 class SearchService:
@@ -52,6 +54,7 @@ class SearchService:
         """None: there is no rewriter here."""
         self._batcher, self._deadline_ms, self._longest_ms = batcher, deadline_ms, longest_ms
         self._lists_seconds = 0.02
+        self._pasting = Pasting()
 
     async def search(self, request: wire.SearchRequest) -> wire.SearchResponse:
         """Ranked tools for each utterance. Whatever befalls the rewriter, the raw ranking comes."""
@@ -65,6 +68,7 @@ class SearchService:
             self._hurried(request.deadline_ms),
             await allowed_by(request.filters, snapshot),
             timings,
+            request.format,
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
         raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]
@@ -135,7 +139,11 @@ class SearchService:
         tools = tools_on_wire(task.snapshot, fused, ranking, lists)
         task.timings.add("fuse", began)
         return wire.SearchResult(
-            detection=None, rewrite=rewrite_on_wire(rewritten) if rewritten else None, fallback=fallback, tools=tools
+            detection=None,
+            rewrite=rewrite_on_wire(rewritten) if rewritten else None,
+            fallback=fallback,
+            tools=tools,
+            definitions=await self._pasting.of(task.snapshot, task.format, fused.ids),
         )
 
     async def _raw(self, task: _Task, utterance: str) -> Ranking:

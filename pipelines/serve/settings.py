@@ -201,6 +201,28 @@ class Imports:
 
 
 @dataclass(frozen=True, slots=True)
+class McpSource:
+    """A running MCP server whose tools are kept in the catalogue."""
+
+    name: str
+    """The provider of its tools; every tool of that provider is the server's."""
+    url: str = ""
+    """Its streamable HTTP address. `imports` says which hosts may be asked."""
+    command: tuple[str, ...] = ()
+    """Or the command that speaks MCP on its standard input."""
+    every_seconds: float = 60.0
+    """How often its list is asked for, beside whenever it says that it has changed."""
+    key_variable: str = ""
+    """The environment variable that holds its API key."""
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.command):
+            raise BadInput("an MCP server is reached by a url or by a command: give one of them")
+        if self.every_seconds <= 0:
+            raise BadInput("must be positive", "every_seconds")
+
+
+@dataclass(frozen=True, slots=True)
 class ServeConfig:
     """`rewrite-serve`."""
 
@@ -230,6 +252,8 @@ class ServeConfig:
     feedback: str = ""
     """The folder for what callers confirm; empty: not taken."""
     imports: Imports = field(default_factory=Imports)
+    mcp: tuple[McpSource, ...] = ()
+    """MCP servers whose tools are kept in step."""
     watch_seconds: float = 2.0
     """How often index and rewriter are looked at for a newer version; 0: never."""
     drain_seconds: float = 30.0
@@ -248,6 +272,8 @@ class ServeConfig:
             raise BadInput("watch_seconds and drain_seconds must not be negative")
         if len({key.name for key in self.keys}) < len(self.keys):
             raise BadInput("two keys have the same name", "keys")
+        if len({source.name for source in self.mcp}) < len(self.mcp) or not all(source.name for source in self.mcp):
+            raise BadInput("every MCP server has a name of its own", "mcp")
         if not self.keys and not self.anonymous:
             raise BadInput(
                 "nobody could get in: make a key with `rewrite-serve key`, or say with `anonymous` what callers "

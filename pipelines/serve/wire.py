@@ -49,6 +49,9 @@ class SearchRequest(_In):
         le=600_000,
         description="Until when the rewriter may answer, at most as long as this server allows.",
     )
+    format: Literal["openai", "openai-responses", "anthropic", "anthropic-search", "mcp"] | None = Field(
+        default=None, description="Also give the tools as definitions, ready to paste into a model's request."
+    )
 
 
 class Place(_Out):
@@ -91,6 +94,28 @@ class Detection(_Out):
     needs_tool: bool
 
 
+class Tokens(_Out):
+    """Estimated from the length of the definitions."""
+
+    sent: int = Field(description="Of the definitions here.")
+    catalogue: int = Field(description="Of the definitions of the whole catalogue.")
+    saved: int
+
+
+class Definitions(_Out):
+    """The tools as a model API takes them, best first."""
+
+    tools: list[JsonValue]
+    names: dict[str, str] = Field(description="The name that the model calls a tool by -> the tool's id.")
+    arguments: dict[str, dict[str, str]] = Field(
+        description="Name -> argument as the model calls it -> as the tool does, where that is no legal name."
+    )
+    references: list[JsonValue] | None = Field(
+        description="With `anthropic-search`: the content of the tool_result that answers the model's search."
+    )
+    tokens: Tokens
+
+
 class SearchResult(_Out):
     """What was found for one utterance."""
 
@@ -98,6 +123,7 @@ class SearchResult(_Out):
     rewrite: Rewritten | None = Field(description="null: the rewriter was not asked, or did not answer in time.")
     fallback: Fallback | None = Field(description="null: nothing went wrong.")
     tools: list[FoundTool]
+    definitions: Definitions | None = Field(default=None, description="null: no `format` was asked for.")
 
 
 class Fingerprints(_Out):
@@ -240,7 +266,9 @@ class ImportRequest(_In):
     """A catalogue to fetch and add."""
 
     url: str = Field(min_length=1, max_length=2_048)
-    format: Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"] | None = None
+    format: Literal["beir", "openapi", "mcp", "mcp-server", "functions", "toolbench", "csv"] | None = Field(
+        default=None, description="`mcp-server`: ask a running MCP server; `mcp`: read an answer of one from a file."
+    )
 
 
 class ReadyResponse(_Out):
