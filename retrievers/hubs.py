@@ -1,0 +1,61 @@
+"""Newcomers whose vector is near to everything: they would be found whatever is asked for.
+
+A few hundred tools of the catalogue stand for what is asked. An honest newcomer comes among the ten nearest of a few
+of them; a hub comes among those of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from retrievers.dense import Dense
+from retrievers.index import Index
+from retrievers.lint.finding import Finding, quoted
+from retrievers.text import document
+from retrievers.types import Tool
+
+PROBES = 400
+NEAREST = 10
+SHARE = 0.05
+"""Of the probes from which on a newcomer is a hub; ten in two hundred tools would be usual."""
+SMALLEST = 400
+"""Tools that a catalogue must have: in a small one everything is near."""
+
+
+class Hubs:
+    """How near the tools of one catalogue are to each other, by its first dense retriever."""
+
+    def __init__(self, index: Index) -> None:
+        self._fields = index.manifest.text
+        names = [name for name, part in index.manifest.retrievers.items() if part.settings.get("kind") == "dense"]
+        found = index.retriever(names[0]) if names and len(index.tools) >= SMALLEST else None
+        self._dense = found if isinstance(found, Dense) else None
+        if self._dense is not None:
+            vectors = self._dense.live_vectors()
+            self._probes = vectors[:: max(1, len(vectors) // PROBES)][:PROBES]
+            scores = self._probes @ vectors.T
+            place = NEAREST + 1  # the nearest of all is the probe itself
+            self._floor = np.partition(scores, scores.shape[1] - place, axis=1)[:, scores.shape[1] - place]
+
+    def findings(self, tools: Sequence[Tool]) -> list[Finding]:
+        """Those of the newcomers that are hubs."""
+        if self._dense is None or not tools:
+            return []
+        vectors = self._dense.embed([document(tool, self._fields) for tool in tools])
+        # Its own older version is not held against a tool that comes back: a cosine of 1 is itself.
+        scores = self._probes @ vectors.T
+        near = ((scores > self._floor[:, None]) & (scores < 0.999)).mean(axis=0)
+        return [
+            Finding("hub", (tool.id,), _told(tool, share), "warning")
+            for tool, share in zip(tools, near.tolist(), strict=True)
+            if share >= SHARE
+        ]
+
+
+def _told(tool: Tool, share: float) -> str:
+    return (
+        f"{quoted(tool.name)} would be among the {NEAREST} nearest of {share:.0%} of the catalogue's tools: say what "
+        "only this tool does"
+    )
