@@ -170,7 +170,7 @@ class Attacked:
     def _held(self, tools: Sequence[Tool], search: ToolSearch) -> dict[str, Any]:
         findings = [each for each in self._screened(tools, search) if each.check in self._trust.hold]
         ids = {tool for finding in findings for tool in finding.tool_ids}
-        counts = {flag: sum(each.check == flag for each in findings) for flag in self._trust.hold}
+        counts: dict[str, int] = {flag: sum(each.check == flag for each in findings) for flag in self._trust.hold}
         return {**counts, "all": len(ids), "ids": ids}
 
     def _flagged(self, tools: Sequence[Tool], search: ToolSearch) -> set[ToolId]:

@@ -51,13 +51,21 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     """rewrite-eval: systems x metrics on one data set."""
     parser = argparse.ArgumentParser(
         "rewrite-eval",
-        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html.",
+        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html. "
+        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it.",
         epilog=EXITS,
     )
-    _config_arguments(parser, "configs/eval/")
+    given = list(sys.argv[1:] if argv is None else argv)
+    module, handler, examples = "eval_commands", "run_eval", "configs/eval/"
+    if given[:1] == ["attack"]:
+        parser = argparse.ArgumentParser(
+            "rewrite-eval attack", description="Attack a copy of an index, with defences off and on.", epilog=EXITS
+        )
+        module, handler, examples, given = "attack_commands", "run_attack", "configs/attack/", given[1:]
+    _config_arguments(parser, examples)
     parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-    parser.set_defaults(handler=_later("eval_commands", "run_eval"))
-    return run(parser, argv)
+    parser.set_defaults(handler=_later(module, handler))
+    return run(parser, given)
 
 
 def train(argv: Sequence[str] | None = None) -> int:

@@ -113,7 +113,8 @@ def _flood(one: _Seen, newcomers: Iterable[_Seen]) -> list[Finding]:
 
 
 def _words(tool: Tool) -> list[str]:
-    return tokens(document(tool, ("name", "description")))
+    """What a tool says, without the numbers that tell copies apart."""
+    return [word for word in tokens(document(tool, ("name", "description"))) if not word.isdigit()]
 
 
 def _cosine(one: _Seen, other: _Seen) -> float:

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
-from pipelines.serve import routes, tool_routes, wire
+from pipelines.serve import held_routes, routes, tool_routes, wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.guard import App, Guard, error_body, refusal_headers
@@ -56,6 +56,7 @@ def make_app(gateway: Gateway) -> App:
     api.include_router(tool_routes.router)
     if gateway.config.admin:
         api.include_router(tool_routes.admin)
+        api.include_router(held_routes.admin)
     api.router.routes.append(mcp.route)
     _errors(api)
     document = _document(api, gateway)

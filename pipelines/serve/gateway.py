@@ -43,11 +43,12 @@ class Gateway:
         self.catalogue = LiveCatalogue(
             Path(config.index).expanduser(), config.retriever, make_context(device), self.metrics, phrasing
         )
-        self.admission = Admission(self.catalogue)
+        self.admission = Admission(self.catalogue, config.trust, config.held)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
         )
         self.service.rewriting = self.models.rewriting if self.models else None
+        self.service.trust = config.trust
         self.feedback = FeedbackLog(Path(config.feedback).expanduser()) if config.feedback else None
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []

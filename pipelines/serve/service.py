@@ -20,6 +20,7 @@ from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting, Rewritten
 from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
+from retrievers.trust import TrustSettings, guarded
 from retrievers.types import Ranking
 from rewrite.types import Ask
 
@@ -52,6 +53,7 @@ class SearchService:
         self.catalogue, self.metrics = catalogue, metrics
         self.rewriting: Rewriting | None = None
         """None: there is no rewriter here."""
+        self.trust = TrustSettings()
         self._batcher, self._deadline_ms, self._longest_ms = batcher, deadline_ms, longest_ms
         self._lists_seconds = 0.02
         self._pasting = Pasting()
@@ -133,9 +135,11 @@ class SearchService:
         ranking = await raw
         began = time.monotonic()
         search = task.snapshot.search
-        fused = search.fuse(utterance, ranking, lists, ALL if task.allowed else task.k, _fusion(task.loaded))
+        depth = ALL if task.allowed or self.trust.ranks else task.k
+        fused = search.fuse(utterance, ranking, lists, depth, _fusion(task.loaded))
         if task.allowed:
-            fused = only(fused, task.allowed).cut(task.k)
+            fused = only(fused, task.allowed)
+        fused = guarded(fused, task.k, lambda tool: task.snapshot.index.tools[tool].provider, self.trust)
         tools = tools_on_wire(task.snapshot, fused, ranking, lists)
         task.timings.add("fuse", began)
         return wire.SearchResult(
@@ -149,7 +153,7 @@ class SearchService:
     async def _raw(self, task: _Task, utterance: str) -> Ranking:
         began = time.monotonic()
         with span("raw"):
-            [ranking] = await self._ask(task, [utterance], max(task.k, DEPTH))
+            [ranking] = await self._ask(task, [utterance], max(self.trust.depth(task.k), DEPTH))
         task.timings.add("raw", began)
         return ranking
 

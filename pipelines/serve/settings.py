@@ -10,6 +10,7 @@ from typing import Literal
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
+from retrievers.trust import TrustSettings
 from rewrite.settings import Sampling, ServerSettings, TransformersSettings, VllmSettings
 
 Scope = Literal["search", "write", "admin"]
@@ -254,6 +255,10 @@ class ServeConfig:
     imports: Imports = field(default_factory=Imports)
     mcp: tuple[McpSource, ...] = ()
     """MCP servers whose tools are kept in step."""
+    trust: TrustSettings = field(default_factory=lambda: TrustSettings(hold=()))
+    """Whom rankings trust, and what waits for an admin's word; left out: everybody, and nothing."""
+    held: str = ""
+    """The folder for tools that wait; empty: they are forgotten when the server ends."""
     watch_seconds: float = 2.0
     """How often index and rewriter are looked at for a newer version; 0: never."""
     drain_seconds: float = 30.0

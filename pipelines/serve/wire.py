@@ -222,6 +222,14 @@ class ToolPage(_Out):
     fingerprint: str
 
 
+class HeldTool(_Out):
+    """A tool that the checks have something against."""
+
+    id: str
+    flags: list[str] = Field(description="hidden, stuffed, imitation, flood, hub, or changed.")
+    reasons: list[str]
+
+
 class ChangeOut(_Out):
     """What a change did. It can be searched for when this is read."""
 
@@ -230,6 +238,34 @@ class ChangeOut(_Out):
     unchanged: int
     removed: int
     fingerprint: str
+    held: list[HeldTool] = Field(default=[], description="What was kept out until it is approved.")
+    flagged: list[HeldTool] = Field(default=[], description="What came in, and should be looked at.")
+
+
+class WaitingTool(HeldTool):
+    """The same with both versions of it."""
+
+    tool: ToolOut
+    now: ToolOut | None = Field(description="As the catalogue has it; null: not at all.")
+
+
+class WaitingPage(_Out):
+    """All that waits, oldest first."""
+
+    tools: list[WaitingTool]
+    total: int
+
+
+class HeldRequest(_In):
+    """Tools that wait."""
+
+    ids: list[Id] = Field(min_length=1, max_length=500)
+
+
+class RejectedResponse(_Out):
+    """They are gone."""
+
+    rejected: int
 
 
 class FeedbackRequest(_In):
