@@ -98,7 +98,7 @@ def _object(schema: Mapping[str, Any]) -> Schema:
     if not isinstance(kept.get("properties"), dict):
         kept["properties"] = {}
     if isinstance(kept.get("required"), list):  # both APIs refuse what is required and not there
-        kept["required"] = [name for name in dict.fromkeys(kept["required"]) if name in kept["properties"]]
+        kept["required"] = [name for name in dict.fromkeys(map(str, kept["required"])) if name in kept["properties"]]
     return {**kept, "type": "object"}
 
 
