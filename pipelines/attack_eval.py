@@ -100,7 +100,7 @@ class Attacked:
         self._tools = {tool.id: tool for tool in data.tools}
         clean = ToolSearch(Index(Path(config.index), context), retriever)
         clean.check_tools(self._tools)
-        self._hubs = Hubs(Index(Path(config.index), context))
+        self._hubs = Hubs.of(Index(Path(config.index), context))
         self._order = sorted(data.split(config.split))
         texts = [data.queries[query].text for query in self._order]
         self._clean = dict(zip(self._order, clean.find(texts, DEPTH), strict=True))

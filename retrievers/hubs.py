@@ -27,17 +27,23 @@ SMALLEST = 400
 class Hubs:
     """How near the tools of one catalogue are to each other, by its first dense retriever."""
 
-    def __init__(self, index: Index) -> None:
-        self._fields = index.manifest.text
-        names = [name for name, part in index.manifest.retrievers.items() if part.settings.get("kind") == "dense"]
-        found = index.retriever(names[0]) if names and len(index.tools) >= SMALLEST else None
-        self._dense = found if isinstance(found, Dense) else None
+    def __init__(self, dense: Dense | None, fields: Sequence[str]) -> None:
+        """`dense`: None where the catalogue has no vectors."""
+        self._fields = fields
+        vectors = dense.live_vectors() if dense is not None else np.empty((0, 0), np.float32)
+        self._dense = dense if len(vectors) >= SMALLEST else None
         if self._dense is not None:
-            vectors = self._dense.live_vectors()
             self._probes = vectors[:: max(1, len(vectors) // PROBES)][:PROBES]
             scores = self._probes @ vectors.T
-            place = NEAREST + 1  # the nearest of all is the probe itself
-            self._floor = np.partition(scores, scores.shape[1] - place, axis=1)[:, scores.shape[1] - place]
+            place = scores.shape[1] - NEAREST - 1  # the nearest of all is the probe itself
+            self._floor = np.partition(scores, place, axis=1)[:, place]
+
+    @classmethod
+    def of(cls, index: Index) -> Hubs:
+        """Those of an index."""
+        names = [name for name, part in index.manifest.retrievers.items() if part.settings.get("kind") == "dense"]
+        found = index.retriever(names[0]) if names and len(index.tools) >= SMALLEST else None
+        return cls(found if isinstance(found, Dense) else None, index.manifest.text)
 
     def findings(self, tools: Sequence[Tool]) -> list[Finding]:
         """Those of the newcomers that are hubs."""

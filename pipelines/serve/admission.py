@@ -113,7 +113,7 @@ class Admission:
         if looking is None or looking[0] is not snapshot:
             ids = list(snapshot.index.tools)
             some = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MOST_READ))]]
-            looking = self._looking = (snapshot, Screening(some), Hubs(snapshot.index))
+            looking = self._looking = (snapshot, Screening(some), Hubs.of(snapshot.index))
         _, screening, hubs = looking
 
         def near(texts: Sequence[str]) -> list[list[Tool]]:

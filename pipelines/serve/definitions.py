@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from pipelines.serve import wire
+from pipelines.serve import definition_wire
 from pipelines.serve.argument_schemas import arguments_of, renamed
 from pipelines.serve.catalogue import Snapshot
 from pipelines.serve.legal_names import LegalNames
@@ -78,19 +78,19 @@ class Definitions:
         some = ids[:: max(1, -(-len(ids) // MOST_COUNTED))]
         self._whole = len(ids) / len(some) * sum(_characters(self._made(tool)[1]) for tool in some)
 
-    def of(self, found: Sequence[str]) -> wire.Definitions:
+    def of(self, found: Sequence[str]) -> definition_wire.Definitions:
         """These tools, in order."""
         made = [self._made(tool) for tool in found]
         sent = tokens(sum(_characters(definition) for _, definition, _ in made))
         whole = tokens(self._whole)
         names = {name: tool for tool, (name, _, _) in zip(found, made, strict=True)}
         references: list[JsonValue] = [{"type": "tool_reference", "tool_name": name} for name in names]
-        return wire.Definitions(
+        return definition_wire.Definitions(
             tools=[definition for _, definition, _ in made],
             names=names,
             arguments={name: back for name, _, back in made if back},
             references=references if self._references else None,
-            tokens=wire.Tokens(sent=sent, catalogue=whole, saved=max(0, whole - sent)),
+            tokens=definition_wire.Tokens(sent=sent, catalogue=whole, saved=max(0, whole - sent)),
         )
 
     def _made(self, tool_id: str) -> tuple[str, dict[str, Any], dict[str, str]]:
@@ -105,7 +105,9 @@ class Pasting:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Snapshot, Definitions]] = {}
 
-    async def of(self, snapshot: Snapshot, format: str | None, found: Sequence[str]) -> wire.Definitions | None:
+    async def of(
+        self, snapshot: Snapshot, format: str | None, found: Sequence[str]
+    ) -> definition_wire.Definitions | None:
         """These tools in a format; None where none is wanted."""
         if format is None:
             return None

@@ -6,20 +6,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from pipelines.serve import wire
+from pipelines.serve import held_wire, wire
 from pipelines.serve.routes import BODY, Parts, Who, allow, errors, reply
 from pipelines.serve.tool_routes import changed, shown
 
 admin = APIRouter(tags=["admin"])
 
 
-@admin.get("/v1/admin/held", response_model=wire.WaitingPage, responses=errors(422))
+@admin.get("/v1/admin/held", response_model=held_wire.WaitingPage, responses=errors(422))
 async def list_held(parts: Parts, who: Who, limit: Annotated[int, Query(ge=1, le=500)] = 100) -> Response:
     """Tools that wait, with what the catalogue has in their place."""
     allow(who, "admin")
     held, tools = list(parts.admission.held.all.values()), parts.catalogue.current.index.tools
     page = [
-        wire.WaitingTool(
+        held_wire.WaitingTool(
             id=each.tool.id,
             flags=list(each.flags),
             reasons=list(each.reasons),
@@ -28,18 +28,18 @@ async def list_held(parts: Parts, who: Who, limit: Annotated[int, Query(ge=1, le
         )
         for each in held[:limit]
     ]
-    return reply(wire.WaitingPage(tools=page, total=len(held)))
+    return reply(held_wire.WaitingPage(tools=page, total=len(held)))
 
 
 @admin.post("/v1/admin/held/approve", response_model=wire.ChangeOut, responses=errors(*BODY, 404, 503, 507))
-async def approve_held(body: wire.HeldRequest, parts: Parts, who: Who) -> Response:
+async def approve_held(body: held_wire.HeldRequest, parts: Parts, who: Who) -> Response:
     """Lets tools in. They can be searched for when this is answered."""
     allow(who, "admin")
     return reply(changed(await parts.admission.approve(body.ids)))
 
 
-@admin.post("/v1/admin/held/reject", response_model=wire.RejectedResponse, responses=errors(*BODY))
-async def reject_held(body: wire.HeldRequest, parts: Parts, who: Who) -> Response:
+@admin.post("/v1/admin/held/reject", response_model=held_wire.RejectedResponse, responses=errors(*BODY))
+async def reject_held(body: held_wire.HeldRequest, parts: Parts, who: Who) -> Response:
     """Throws tools away that wait."""
     allow(who, "admin")
-    return reply(wire.RejectedResponse(rejected=await parts.admission.reject(body.ids)))
+    return reply(held_wire.RejectedResponse(rejected=await parts.admission.reject(body.ids)))

@@ -19,7 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.fetching import checked
-from pipelines.serve.settings import Imports, McpSource
+from pipelines.serve.mcp_settings import McpSource
+from pipelines.serve.settings import Imports
 from retrievers.catalogue.mcp import tool_of
 from retrievers.errors import BadInput
 from retrievers.types import Tool

@@ -18,7 +18,8 @@ from mcp import Client
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.mcp_client import connected, failed, tools_of
-from pipelines.serve.settings import Imports, McpSource
+from pipelines.serve.mcp_settings import McpSource
+from pipelines.serve.settings import Imports
 from retrievers.types import Tool
 
 LONGEST_PAUSE = 300.0

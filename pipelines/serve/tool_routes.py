@@ -15,8 +15,8 @@ from pipelines.serve.admission import Admitted
 from pipelines.serve.errors import Refusal
 from pipelines.serve.fetching import fetch_tools
 from pipelines.serve.mcp_client import fetch_mcp_tools
+from pipelines.serve.mcp_settings import McpSource
 from pipelines.serve.routes import BODY, Parts, Who, allow, errors, models, reply
-from pipelines.serve.settings import McpSource
 from retrievers.index import Change
 from retrievers.types import Parameter, Tool
 

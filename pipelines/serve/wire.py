@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from pipelines.serve.definition_wire import Definitions
 from pipelines.serve.errors import Reason
 from rewrite.types import Status
 
@@ -92,28 +93,6 @@ class Detection(_Out):
     """Whether the utterance needs a tool at all."""
 
     needs_tool: bool
-
-
-class Tokens(_Out):
-    """Estimated from the length of the definitions."""
-
-    sent: int = Field(description="Of the definitions here.")
-    catalogue: int = Field(description="Of the definitions of the whole catalogue.")
-    saved: int
-
-
-class Definitions(_Out):
-    """The tools as a model API takes them, best first."""
-
-    tools: list[JsonValue]
-    names: dict[str, str] = Field(description="The name that the model calls a tool by -> the tool's id.")
-    arguments: dict[str, dict[str, str]] = Field(
-        description="Name -> argument as the model calls it -> as the tool does, where that is no legal name."
-    )
-    references: list[JsonValue] | None = Field(
-        description="With `anthropic-search`: the content of the tool_result that answers the model's search."
-    )
-    tokens: Tokens
 
 
 class SearchResult(_Out):
@@ -240,32 +219,6 @@ class ChangeOut(_Out):
     fingerprint: str
     held: list[HeldTool] = Field(default=[], description="What was kept out until it is approved.")
     flagged: list[HeldTool] = Field(default=[], description="What came in, and should be looked at.")
-
-
-class WaitingTool(HeldTool):
-    """The same with both versions of it."""
-
-    tool: ToolOut
-    now: ToolOut | None = Field(description="As the catalogue has it; null: not at all.")
-
-
-class WaitingPage(_Out):
-    """All that waits, oldest first."""
-
-    tools: list[WaitingTool]
-    total: int
-
-
-class HeldRequest(_In):
-    """Tools that wait."""
-
-    ids: list[Id] = Field(min_length=1, max_length=500)
-
-
-class RejectedResponse(_Out):
-    """They are gone."""
-
-    rejected: int
 
 
 class FeedbackRequest(_In):
