@@ -23,11 +23,14 @@ from retrievers.errors import BadInput
 from retrievers.hubs import Hubs
 from retrievers.index import Index, add
 from retrievers.kinds import Context
+from retrievers.lint.finding import Finding
 from retrievers.screening import NEIGHBOURS, Screening
 from retrievers.trust import TrustSettings, guarded
 from retrievers.types import Ranking, Tool, ToolId
 
 DEPTH = 100
+FEWEST = 5
+"""Tools that an attacker has at least, however small the catalogue is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +101,18 @@ class Attacked:
         drawn = newcomers(data, config.newcomers, config.seed)
         self._trust = replace(config.trust, default="new", vetted=tuple(name for name, new in drawn.items() if not new))
         self._tools = {tool.id: tool for tool in data.tools}
-        clean = ToolSearch(Index(Path(config.index), context), retriever)
+        index = Index(Path(config.index), context)
+        clean = ToolSearch(index, retriever)
         clean.check_tools(self._tools)
-        self._hubs = Hubs.of(Index(Path(config.index), context))
+        self._hubs = Hubs.of(index)
         self._order = sorted(data.split(config.split))
         texts = [data.queries[query].text for query in self._order]
         self._clean = dict(zip(self._order, clean.find(texts, DEPTH), strict=True))
         self._screening = Screening(data.tools)
         honest = [tool for tool in data.tools if self._new(tool)]
-        self.held = self._held(honest, clean) if honest else {}
+        found = [each for each in self._screened(honest, clean) if each.check in config.trust.hold]
+        self._held = {tool for finding in found for tool in finding.tool_ids}
+        self._flags = {flag: sum(each.check == flag for each in found) for flag in config.trust.hold}
 
     def recall(self) -> dict[str, Any]:
         """Recall@k of the clean catalogue without and with the defences, over all queries; and what was held."""
@@ -124,14 +130,14 @@ class Attacked:
             "on": round(float(np.mean(on)), 4),
             "cost": round(cost, 4),
             "newcomers": honest,
-            "held": {flag: count for flag, count in self.held.items() if isinstance(count, int)},
+            "held": {**self._flags, "all": len(self._held)},
         }
 
     def run(self, attack: str) -> dict[str, Any]:
         """All rounds of one attack."""
         config = self._config
         off, on, injected, caught = Figures(), Figures(), 0, 0
-        budget = max(COPIES_AT_LEAST, round(config.rate * len(self._data.tools)))
+        budget = max(FEWEST, round(config.rate * len(self._data.tools)))
         for number in range(config.rounds):
             injection = inject(attack, self._data, config.split, budget, f"{config.seed}/{number}")
             search = self._poisoned(injection)
@@ -153,31 +159,19 @@ class Attacked:
         }
 
     def _defended(self, ranking: Ranking, held: set[ToolId]) -> tuple[ToolId, ...]:
-        out = held | self.held_ids
+        out = held | self._held
         kept = [hit for hit in ranking if hit.tool_id not in out]
         left = Ranking(tuple(hit.tool_id for hit in kept), tuple(hit.score for hit in kept))
         return guarded(left, self._config.k, self._providers.__getitem__, self._trust).ids
 
-    @property
-    def held_ids(self) -> set[ToolId]:
-        """The catalogue's own tools that the checks keep out."""
-        ids: set[ToolId] = self.held.get("ids", set()) if isinstance(self.held, dict) else set()
-        return ids
-
     def _new(self, tool: Tool) -> bool:
         return self._trust.tier(provider_of(tool)) == "new"
-
-    def _held(self, tools: Sequence[Tool], search: ToolSearch) -> dict[str, Any]:
-        findings = [each for each in self._screened(tools, search) if each.check in self._trust.hold]
-        ids = {tool for finding in findings for tool in finding.tool_ids}
-        counts: dict[str, int] = {flag: sum(each.check == flag for each in findings) for flag in self._trust.hold}
-        return {**counts, "all": len(ids), "ids": ids}
 
     def _flagged(self, tools: Sequence[Tool], search: ToolSearch) -> set[ToolId]:
         findings = self._screened(tools, search)
         return {tool for each in findings if each.check in self._trust.hold for tool in each.tool_ids}
 
-    def _screened(self, tools: Sequence[Tool], search: ToolSearch) -> list[Any]:
+    def _screened(self, tools: Sequence[Tool], search: ToolSearch) -> list[Finding]:
         known: Mapping[str, Tool] = {**self._tools, **{tool.id: tool for tool in tools}}
 
         def near(texts: Sequence[str]) -> list[list[Tool]]:
@@ -185,7 +179,7 @@ class Attacked:
             return [[self._named(known[tool]) for tool in ranking.ids if tool in known] for ranking in rankings]
 
         found = self._screening.screen([self._named(tool) for tool in tools], near, self._new)
-        return found + self._hubs.findings([tool for tool in tools if self._new(tool)])
+        return found + self._hubs.findings(tools)
 
     def _named(self, tool: Tool) -> Tool:
         return tool if tool.provider else replace(tool, provider=provider_of(tool))
@@ -198,9 +192,6 @@ class Attacked:
             search = ToolSearch(Index(copy, self._context), self._retriever)
             search.find(["weather"], 1)  # all that it needs is in memory from now on
             return search
-
-
-COPIES_AT_LEAST = 5
 
 
 def attack(config: AttackConfig, context: Context) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from retrievers.types import Tool
 PROBES = 400
 NEAREST = 10
 SHARE = 0.05
-"""Of the probes from which on a newcomer is a hub; ten in two hundred tools would be usual."""
+"""Of the probes from which on a newcomer is a hub,"""
+FACTOR = 6
+"""and so many times what is usual in a catalogue of this size; no tool of ToolLens reaches that."""
 SMALLEST = 400
 """Tools that a catalogue must have: in a small one everything is near."""
 
@@ -37,6 +39,7 @@ class Hubs:
             scores = self._probes @ vectors.T
             place = scores.shape[1] - NEAREST - 1  # the nearest of all is the probe itself
             self._floor = np.partition(scores, place, axis=1)[:, place]
+            self._share = max(SHARE, FACTOR * NEAREST / len(vectors))
 
     @classmethod
     def of(cls, index: Index) -> Hubs:
@@ -45,18 +48,19 @@ class Hubs:
         found = index.retriever(names[0]) if names and len(index.tools) >= SMALLEST else None
         return cls(found if isinstance(found, Dense) else None, index.manifest.text)
 
-    def findings(self, tools: Sequence[Tool]) -> list[Finding]:
-        """Those of the newcomers that are hubs."""
+    def findings(self, tools: Sequence[Tool], vectors: np.ndarray | None = None) -> list[Finding]:
+        """Those of the newcomers that are hubs; `vectors`: theirs, where they are known."""
         if self._dense is None or not tools:
             return []
-        vectors = self._dense.embed([document(tool, self._fields) for tool in tools])
+        if vectors is None:
+            vectors = self._dense.embed([document(tool, self._fields) for tool in tools])
         # Its own older version is not held against a tool that comes back: a cosine of 1 is itself.
         scores = self._probes @ vectors.T
         near = ((scores > self._floor[:, None]) & (scores < 0.999)).mean(axis=0)
         return [
             Finding("hub", (tool.id,), _told(tool, share), "warning")
             for tool, share in zip(tools, near.tolist(), strict=True)
-            if share >= SHARE
+            if share >= self._share
         ]
 
 

@@ -28,7 +28,8 @@ FEWEST_WORDS = 6
 FLOOD_COSINE = 0.6
 """The same for newcomers among each other, of whom it takes several."""
 FLOOD = 3
-"""Newcomers from elsewhere that read alike, or twice as many of one provider."""
+"""Newcomers of different providers that read alike. Those of one provider often do (a line about the server in every
+description), and what they may take of a ranking is capped anyway."""
 NEIGHBOURS = 20
 """Tools of the catalogue that a newcomer is compared with."""
 MOST_READ = 2_000
@@ -104,9 +105,11 @@ def _imitation(one: _Seen, others: Iterable[_Seen]) -> list[Finding]:
 
 
 def _flood(one: _Seen, newcomers: Iterable[_Seen]) -> list[Finding]:
-    alike = [other for other in newcomers if _cosine(one, other) >= FLOOD_COSINE]
-    own = sum(other.tool.provider.casefold() == one.tool.provider.casefold() for other in alike)
-    if len(alike) - own < FLOOD - 1 and own < 2 * FLOOD - 1:
+    own = one.tool.provider.casefold()
+    alike = [
+        other for other in newcomers if other.tool.provider.casefold() != own and _cosine(one, other) >= FLOOD_COSINE
+    ]
+    if len(alike) < FLOOD - 1:
         return []
     message = f"{quoted(one.tool.name)} is one of {len(alike) + 1} newcomers that read alike: approve one of them"
     return [Finding("flood", (one.tool.id,), message, "warning")]
