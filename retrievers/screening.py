@@ -19,13 +19,13 @@ from retrievers.lint.hidden import hidden, stuffed
 from retrievers.text import document, tokens
 from retrievers.types import Tool
 
-IMITATION = 0.7
+IMITATION = 0.85
 """The cosine of two tools' words from which on one imitates the other."""
-CONTAINED = 0.85
+CONTAINED = 0.95
 """Or the share of the other's words, by weight, that this one has: a copy with praise around it."""
 FEWEST_WORDS = 6
 """Different words that the other must have for that: `get user` is in many descriptions."""
-FLOOD_COSINE = 0.6
+FLOOD_COSINE = 0.65
 """The same for newcomers among each other, of whom it takes several."""
 FLOOD = 3
 """Newcomers of different providers that read alike. Those of one provider often do (a line about the server in every

@@ -33,9 +33,9 @@ class TrustSettings:
     """Providers; case does not matter."""
     new: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
-    share: float = 0.4
+    share: float = 0.6
     """Of the places of a ranking, for all new providers together; at least one place."""
-    per_provider: int = 2
+    per_provider: int = 3
     """Places of a ranking for one new provider; 0: as many as the share has."""
     first: bool = False
     """Whether a new provider's tool may stand before every vetted one."""

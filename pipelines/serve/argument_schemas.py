@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -18,7 +19,7 @@ from jsonschema.exceptions import SchemaError
 from retrievers.catalogue.pointers import pointed
 from retrievers.catalogue.schema import properties_of
 from retrievers.errors import BadInput
-from retrievers.types import Tool
+from retrievers.types import Parameter, Tool
 
 Schema = dict[str, Any]
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
@@ -35,9 +36,14 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSc
 
 
 def arguments_of(tool: Tool) -> Schema:
-    """The schema of a tool's arguments: an object, always."""
+    """The schema of a tool's arguments: an object, always. Not to be changed: it is remembered."""
+    return _arguments(tool.schema, tool.parameters)
+
+
+@lru_cache(maxsize=8192)
+def _arguments(schema: str, parameters: tuple[Parameter, ...]) -> Schema:
     try:
-        given = json.loads(tool.schema) if tool.schema else None
+        given = json.loads(schema) if schema else None
         if isinstance(given, dict):
             for candidate in (given, _repaired(given, given)):
                 found = _object(candidate)
@@ -45,7 +51,7 @@ def arguments_of(tool: Tool) -> Schema:
                     return found
     except (ValueError, RecursionError, BadInput):
         pass  # no JSON, too deep, or not to be understood
-    return _from_parameters(tool)
+    return _from_parameters(parameters)
 
 
 def renamed(schema: Schema) -> tuple[Schema, dict[str, str]]:
@@ -144,12 +150,12 @@ def _type(name: object) -> str | None:
     return folded if folded in TYPES else _OTHERS.get(folded)
 
 
-def _from_parameters(tool: Tool) -> Schema:
+def _from_parameters(parameters: tuple[Parameter, ...]) -> Schema:
     properties: Schema = {}
-    for one in tool.parameters:
+    for one in parameters:
         told = re.match(r"[A-Za-z]+", one.type)
         kind = _type(told.group()) if told else None
         said = one.description if kind or not one.type else f"{one.description} ({one.type})".strip()
         properties[one.name] = {**({"type": kind} if kind else {}), **({"description": said} if said else {})}
-    required = list(dict.fromkeys(one.name for one in tool.parameters if one.required))
+    required = list(dict.fromkeys(one.name for one in parameters if one.required))
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}

@@ -19,7 +19,7 @@ from retrievers.types import Tool
 
 CHARACTERS_A_TOKEN = 3.8
 """Of definitions as compact JSON. SmolLM2's tokenizer has 3.6 on MCP-Zero, 3.7 on BFCL and 4.0 on ToolBench."""
-MOST_COUNTED = 2_000
+MOST_COUNTED = 500
 """Tools that the whole catalogue's size is told from; of more, so many are drawn evenly."""
 Made = tuple[dict[str, Any], dict[str, str]]
 """A definition, and the argument names in it that were not legal."""

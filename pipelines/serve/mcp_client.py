@@ -85,9 +85,9 @@ async def connected(source: McpSource, rules: Imports, **more: Any) -> AsyncIter
         yield client
 
 
-def failed(error: BaseException) -> Refusal:
+def failed(error: Exception) -> Refusal:
     """Why a server was no use, in a sentence without anything of the server's."""
-    if isinstance(error, BaseExceptionGroup):
+    if isinstance(error, ExceptionGroup):
         return failed(error.exceptions[0])
     if isinstance(error, Refusal):
         return error
@@ -141,5 +141,5 @@ async def fetch_mcp_tools(source: McpSource, rules: Imports) -> list[Tool]:
         async with connected(source, rules) as client:
             name = source.name or (client.server_info.name if client.server_info else "")
             return await tools_of(client, name, rules.seconds)
-    except BaseExceptionGroup as group:  # the SDK's tasks end together
+    except ExceptionGroup as group:  # the SDK's tasks end together
         raise failed(group) from group

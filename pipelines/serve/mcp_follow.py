@@ -46,23 +46,19 @@ class Follower:
     def __init__(self, source: McpSource, rules: Imports, put: Put, catalogue: Changing) -> None:
         self._source, self._rules, self._put, self._catalogue = source, rules, put, catalogue
         self._news = asyncio.Event()
+        self._pause = 1.0
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        pause = 1.0
         while True:
             try:
                 async with connected(self._source, self._rules, message_handler=self._heard) as client:
                     await self._follow(client)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                told = failed(error) if isinstance(error, Exception | BaseExceptionGroup) else None
-                if told is None:
-                    raise
-                log.warning("MCP server %s: %s; the catalogue keeps what it has", self._source.name, told.message)
-            await asyncio.sleep(min(pause, self._source.every_seconds))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            except Exception as error:  # the server went away, or was never there
+                told = failed(error).message
+                log.warning("MCP server %s: %s; the catalogue keeps what it has", self._source.name, told)
+            await asyncio.sleep(min(self._pause, self._source.every_seconds))
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _follow(self, client: Client) -> None:
         listening = asyncio.create_task(self._listen(client))
@@ -70,6 +66,7 @@ class Follower:
             while True:
                 self._news.clear()
                 await self._step(await tools_of(client, self._source.name, self._rules.seconds))
+                self._pause = 1.0
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), self._source.every_seconds)
         finally:

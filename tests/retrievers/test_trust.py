@@ -23,7 +23,7 @@ def ranking(*providers: str) -> tuple[Ranking, dict[str, str]]:
     return Ranking(ids, tuple(1.0 - place / 1000 for place in range(len(ids)))), dict(zip(ids, providers, strict=True))
 
 
-GUARD = TrustSettings(default="new", vetted=("Good", "Better"), blocked=("Bad",))
+GUARD = TrustSettings(default="new", vetted=("Good", "Better"), blocked=("Bad",), share=0.4, per_provider=2)
 
 
 def test_a_flood_leaves_the_vetted_their_places() -> None:
