@@ -50,13 +50,17 @@ class Follower:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        while True:
+        task = asyncio.current_task()
+        # A server that goes away at the same moment raises in place of the cancellation: the task still knows of it.
+        while task is not None and not task.cancelling():
             try:
                 async with connected(self._source, self._rules, message_handler=self._heard) as client:
                     await self._follow(client)
             except Exception as error:  # the server went away, or was never there
                 told = failed(error).message
                 log.warning("MCP server %s: %s; the catalogue keeps what it has", self._source.name, told)
+                if task.cancelling():
+                    return
             await asyncio.sleep(min(self._pause, self._source.every_seconds))
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
@@ -68,7 +72,8 @@ class Follower:
                 await self._step(await tools_of(client, self._source.name, self._rules.seconds))
                 self._pause = 1.0
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), self._source.every_seconds)
+                    async with asyncio.timeout(self._source.every_seconds):
+                        await self._news.wait()
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
