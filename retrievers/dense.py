@@ -136,6 +136,14 @@ class Dense:
             answers.extend(self._rows.best(row, k) for row in together)
         return answers
 
+    def live_vectors(self) -> np.ndarray:
+        """(tools, dimensions) of all tools that can be found."""
+        return np.concatenate([block.arrays["vectors"][block.live] for block in self._blocks])
+
+    def embed(self, documents: Sequence[str]) -> np.ndarray:
+        """The vectors that documents would have here."""
+        return self._encoder.documents([clean(document) for document in documents])
+
     def _search_graphs(self, vectors: np.ndarray, k: int) -> list[Ranking]:
         """Each segment's best by graph or exactly, then the best of those."""
         found_rows, found_scores, offset = [], [], 0

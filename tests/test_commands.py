@@ -15,6 +15,7 @@ import pytest
 from pipelines import cli
 from pipelines import config as configs
 from pipelines.align import AlignConfig
+from pipelines.attack_eval import AttackConfig
 from pipelines.batch.settings import BatchConfig
 from pipelines.drawing import PairsConfig, ProbeConfig
 from pipelines.evaluate import EvalConfig
@@ -31,7 +32,8 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search", "push", "pull"],
     "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge"],
-    "rewrite-serve": ["key"],
+    "rewrite-serve": ["key", "mcp"],
+    "rewrite-eval": ["attack"],
 }
 CONFIG_KINDS = {
     "index": IndexConfig,
@@ -43,6 +45,7 @@ CONFIG_KINDS = {
     "align": AlignConfig,
     "batch": BatchConfig,
     "serve": ServeConfig,
+    "attack": AttackConfig,
 }
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 

@@ -12,10 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
-from pipelines.serve import routes, tool_routes, wire
+from pipelines.serve import held_routes, routes, tool_routes, wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.guard import App, Guard, error_body, refusal_headers
+from pipelines.serve.mcp_server import McpDoor
 from pipelines.serve.page import data_routes
 from pipelines.serve.page import routes as page_routes
 from pipelines.serve.routes import Parts, Who, allow, errors, reply
@@ -32,12 +33,14 @@ _SENTENCES = {
 
 def make_app(gateway: Gateway) -> App:
     """The whole server as one ASGI application."""
+    mcp = McpDoor(gateway)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         await gateway.start()
         try:
-            yield
+            async with mcp.open():
+                yield
         finally:
             await gateway.stop()
 
@@ -59,6 +62,8 @@ def make_app(gateway: Gateway) -> App:
         api.include_router(data_routes.router)
     if gateway.config.admin:
         api.include_router(tool_routes.admin)
+        api.include_router(held_routes.admin)
+    api.router.routes.append(mcp.route)
     _errors(api)
     document = _document(api, gateway)
     api.openapi = lambda: document  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pipelines.index import make_context
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
+from pipelines.serve.admission import Admission
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
@@ -38,10 +39,12 @@ class Gateway:
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
         self.catalogue = open_catalogue(config, make_context(device), self.metrics, phrasing)
+        self.admission = Admission(self.catalogue, config.trust, config.held)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
         )
         self.service.rewriting = self.models.rewriting if self.models else None
+        self.service.trust = config.trust
         self.feedback = open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -54,6 +57,12 @@ class Gateway:
         self._tasks.append(asyncio.create_task(self.catalogue.follow()))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
+        if self.config.mcp:
+            from pipelines.serve.mcp_follow import Follower
+
+            for source in self.config.mcp:
+                follower = Follower(source, self.config.imports, self.admission.put, self.admission)
+                self._tasks.append(asyncio.create_task(follower.run()))
 
     async def stop(self) -> None:
         """Ends everything that was started; a change of the catalogue that is under way ends first."""

@@ -13,12 +13,14 @@ from pipelines.serve import wire
 from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue import LiveCatalogue, Snapshot
+from pipelines.serve.definitions import Pasting
 from pipelines.serve.errors import Refusal, Trouble
 from pipelines.serve.filters import Allowed, allowed_by, only
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting, Rewritten
 from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
+from retrievers.trust import TrustSettings, guarded
 from retrievers.types import Ranking
 from rewrite.types import Ask
 
@@ -41,6 +43,7 @@ class _Task:
     timings: Timings
     forced: bool = False
     """The caller wants a rewrite of every utterance, however sure the raw one is."""
+    format: str | None = None
 
 
 class SearchService:
@@ -52,8 +55,10 @@ class SearchService:
         self.catalogue, self.metrics = catalogue, metrics
         self.rewriting: Rewriting | None = None
         """None: there is no rewriter here."""
+        self.trust = TrustSettings()
         self._batcher, self._deadline_ms, self._longest_ms = batcher, deadline_ms, longest_ms
         self._lists_seconds = 0.02
+        self._pasting = Pasting()
 
     async def search(self, request: wire.SearchRequest) -> wire.SearchResponse:
         """Ranked tools for each utterance. Whatever befalls the rewriter, the raw ranking comes."""
@@ -68,6 +73,7 @@ class SearchService:
             await allowed_by(request.filters, snapshot),
             timings,
             request.rewrite == "on",
+            request.format,
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
         raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]
@@ -135,19 +141,25 @@ class SearchService:
         ranking = await raw
         began = time.monotonic()
         search = task.snapshot.search
-        fused = search.fuse(utterance, ranking, lists, ALL if task.allowed else task.k, fusion)
+        depth = ALL if task.allowed or self.trust.ranks else task.k
+        fused = search.fuse(utterance, ranking, lists, depth, fusion)
         if task.allowed:
-            fused = only(fused, task.allowed).cut(task.k)
+            fused = only(fused, task.allowed)
+        fused = guarded(fused, task.k, lambda tool: task.snapshot.index.tools[tool].provider, self.trust)
         tools = tools_on_wire(task.snapshot, fused, ranking, lists)
         task.timings.add("fuse", began)
         return wire.SearchResult(
-            detection=None, rewrite=rewrite_on_wire(rewritten) if rewritten else None, fallback=fallback, tools=tools
+            detection=None,
+            rewrite=rewrite_on_wire(rewritten) if rewritten else None,
+            fallback=fallback,
+            tools=tools,
+            definitions=await self._pasting.of(task.snapshot, task.format, fused.ids),
         )
 
     async def _raw(self, task: _Task, utterance: str) -> Ranking:
         began = time.monotonic()
         with span("raw"):
-            [ranking] = await self._ask(task, [utterance], max(task.k, DEPTH))
+            [ranking] = await self._ask(task, [utterance], max(self.trust.depth(task.k), DEPTH))
         task.timings.add("raw", began)
         return ranking
 

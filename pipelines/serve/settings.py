@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipelines.rewriters import RewriterSettings
+from pipelines.serve.mcp_settings import McpSource
 from pipelines.shared.settings import DatabaseSettings
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
+from retrievers.trust import TrustSettings
 from rewrite.settings import Sampling, ServerSettings, TransformersSettings, VllmSettings
 
 Scope = Literal["search", "write", "admin"]
@@ -239,6 +241,12 @@ class ServeConfig:
     feedback: str = ""
     """The folder for what callers confirm; empty: not taken, or put into the database where there is one."""
     imports: Imports = field(default_factory=Imports)
+    mcp: tuple[McpSource, ...] = ()
+    """MCP servers whose tools are kept in step."""
+    trust: TrustSettings = field(default_factory=lambda: TrustSettings(hold=()))
+    """Whom rankings trust, and what waits for an admin's word; left out: everybody, and nothing."""
+    held: str = ""
+    """The folder for tools that wait; empty: they are forgotten when the server ends."""
     watch_seconds: float = 2.0
     """How often index and rewriter are looked at for a newer version; 0: never."""
     drain_seconds: float = 30.0
@@ -262,6 +270,8 @@ class ServeConfig:
         for name in self.reports:
             if not re.fullmatch(r"[\w.-]{1,64}", name):
                 raise BadInput("a report's name is made of at most 64 letters, digits, - . and _", "reports")
+        if len({source.name for source in self.mcp}) < len(self.mcp) or not all(source.name for source in self.mcp):
+            raise BadInput("every MCP server has a name of its own", "mcp")
         if not self.keys and not self.anonymous:
             raise BadInput(
                 "nobody could get in: make a key with `rewrite-serve key`, or say with `anonymous` what callers "

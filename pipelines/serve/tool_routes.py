@@ -11,9 +11,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from pipelines.serve import wire
+from pipelines.serve.admission import Admitted
 from pipelines.serve.catalogue import Snapshot
 from pipelines.serve.errors import Refusal
 from pipelines.serve.fetching import fetch_tools
+from pipelines.serve.mcp_client import fetch_mcp_tools
+from pipelines.serve.mcp_settings import McpSource
 from pipelines.serve.routes import BODY, Parts, Who, allow, errors, models, reply
 from retrievers.index import Change
 from retrievers.types import Parameter, Tool
@@ -76,14 +79,14 @@ async def put_tools(body: wire.ToolsBody, parts: Parts, who: Who) -> Response:
     allow(who, "write", len(body.tools))
     if len({tool.id for tool in body.tools}) < len(body.tools):
         raise Refusal(422, "invalid", "an id stands there twice")
-    return reply(changed(await parts.catalogue.put([made(tool.id, tool) for tool in body.tools])))
+    return reply(admitted(await parts.admission.put([made(tool.id, tool) for tool in body.tools])))
 
 
 @router.put("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(*BODY, 404, 503, 507))
 async def put_tool(tool_id: ToolId, body: wire.ToolBody, parts: Parts, who: Who) -> Response:
     """Adds a tool, or replaces it."""
     allow(who, "write")
-    return reply(changed(await parts.catalogue.put([made(tool_id, body)])))
+    return reply(admitted(await parts.admission.put([made(tool_id, body)])))
 
 
 @router.delete("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(404, 422, 503, 507))
@@ -99,8 +102,11 @@ async def delete_tool(tool_id: ToolId, parts: Parts, who: Who) -> Response:
 async def import_catalogue(body: wire.ImportRequest, parts: Parts, who: Who) -> Response:
     """Fetches a catalogue from a host that the config allows, and adds its tools."""
     allow(who, "admin")
-    tools = await asyncio.to_thread(fetch_tools, body.url, body.format, parts.config.imports)
-    return reply(changed(await parts.catalogue.put(tools)))
+    if body.format == "mcp-server":
+        tools = await fetch_mcp_tools(McpSource("", body.url), parts.config.imports)
+    else:
+        tools = await asyncio.to_thread(fetch_tools, body.url, body.format, parts.config.imports)
+    return reply(admitted(await parts.admission.put(tools)))
 
 
 @admin.post("/v1/admin/reload", response_model=wire.ModelsResponse, responses=errors())
@@ -145,6 +151,15 @@ def shown(tool: Tool) -> wire.ToolOut:
         provider=tool.provider,
         arguments=schema,
     )
+
+
+def admitted(found: Admitted) -> wire.ChangeOut:
+    """A change on the wire, with what has to wait."""
+    told = [
+        [wire.HeldTool(id=each.tool.id, flags=list(each.flags), reasons=list(each.reasons)) for each in some]
+        for some in (found.held, found.flagged)
+    ]
+    return changed(found.change).model_copy(update={"held": told[0], "flagged": told[1]})
 
 
 def changed(change: Change) -> wire.ChangeOut:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from pipelines.serve.definition_wire import Definitions
 from pipelines.serve.errors import Reason
 from rewrite.types import Status
 
@@ -48,6 +49,9 @@ class SearchRequest(_In):
         ge=1,
         le=600_000,
         description="Until when the rewriter may answer, at most as long as this server allows.",
+    )
+    format: Literal["openai", "openai-responses", "anthropic", "anthropic-search", "mcp"] | None = Field(
+        default=None, description="Also give the tools as definitions, ready to paste into a model's request."
     )
 
 
@@ -98,6 +102,7 @@ class SearchResult(_Out):
     rewrite: Rewritten | None = Field(description="null: the rewriter was not asked, or did not answer in time.")
     fallback: Fallback | None = Field(description="null: nothing went wrong.")
     tools: list[FoundTool]
+    definitions: Definitions | None = Field(default=None, description="null: no `format` was asked for.")
 
 
 class Fingerprints(_Out):
@@ -196,6 +201,14 @@ class ToolPage(_Out):
     fingerprint: str
 
 
+class HeldTool(_Out):
+    """A tool that the checks have something against."""
+
+    id: str
+    flags: list[str] = Field(description="hidden, stuffed, imitation, flood, hub, or changed.")
+    reasons: list[str]
+
+
 class ChangeOut(_Out):
     """What a change did. It can be searched for when this is read."""
 
@@ -204,6 +217,8 @@ class ChangeOut(_Out):
     unchanged: int
     removed: int
     fingerprint: str
+    held: list[HeldTool] = Field(default=[], description="What was kept out until it is approved.")
+    flagged: list[HeldTool] = Field(default=[], description="What came in, and should be looked at.")
 
 
 class FeedbackRequest(_In):
@@ -240,7 +255,9 @@ class ImportRequest(_In):
     """A catalogue to fetch and add."""
 
     url: str = Field(min_length=1, max_length=2_048)
-    format: Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"] | None = None
+    format: Literal["beir", "openapi", "mcp", "mcp-server", "functions", "toolbench", "csv"] | None = Field(
+        default=None, description="`mcp-server`: ask a running MCP server; `mcp`: read an answer of one from a file."
+    )
 
 
 class ReadyResponse(_Out):

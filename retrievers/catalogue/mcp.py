@@ -37,18 +37,19 @@ def _entry(value: Mapping[str, object], place: str, server: str) -> Iterator[tup
     elif "tools" in value:
         for number, tool in enumerate(list_at(value, "tools", place)):
             where = f"{place}, tools[{number}]"
-            yield where, _tool(as_object(tool, where), where, server)
+            yield where, tool_of(as_object(tool, where), where, server)
     elif "error" in value:
         error = value["error"]
         said = " ".join(text_or_nothing(error, "message").split()) if isinstance(error, dict) else kind(error)
         raise BadInput(f"{place}: the server answered with an error ({said}); ask it for tools/list again")
     elif value.keys() & {"name", "inputSchema"}:
-        yield place, _tool(value, place, server)
+        yield place, tool_of(value, place, server)
     else:
         raise BadInput(f"{place}: no 'tools' and no 'result' in it; give the server's answer to tools/list")
 
 
-def _tool(value: Mapping[str, object], place: str, server: str) -> Tool:
+def tool_of(value: Mapping[str, object], place: str, server: str) -> Tool:
+    """One entry of a server's list."""
     name = name_at(value, "name", place)
     schema = object_at(value, "inputSchema", place)
     title = text_at(value, "title", place)

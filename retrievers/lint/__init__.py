@@ -7,6 +7,8 @@
     unsplittable     names that give a query no words
     same-name        one name, several tools, descriptions that do not tell them apart
     parameters       tools that describe none of their parameters
+    hidden           control characters, invisible text, orders to the model
+    stuffed          heaps of keywords in place of descriptions
 
 >>> [finding.check for finding in lint([Tool("1", "api", "")])]
 ['thin', 'unsplittable']
@@ -17,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retrievers.errors import BadInput
-from retrievers.lint import alike, names, texts
+from retrievers.lint import alike, hidden, names, texts
 from retrievers.lint.finding import Finding, Severity
 from retrievers.lint.neighbours import Progress
 from retrievers.types import Tool
 
 __all__ = ["CHECKS", "SEVERITIES", "Finding", "Progress", "Severity", "lint", "summary"]
 
-CHECKS = ("thin", "duplicate", "near-duplicate", "hub", "unsplittable", "same-name", "parameters")
+CHECKS = ("thin", "duplicate", "near-duplicate", "hub", "unsplittable", "same-name", "parameters", "hidden", "stuffed")
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 
 
@@ -46,6 +48,8 @@ def lint(tools: Sequence[Tool], progress: Progress | None = None, *, similarity:
         *names.unsplittable(tools),
         *texts.same_name(tools, duplicates + [found for found in neighbours if found.check == "near-duplicate"]),
         *texts.parameters(tools),
+        *hidden.hidden(tools),
+        *hidden.stuffed(tools),
     ]
     return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), CHECKS.index(f.check), f.tool_ids))
 

@@ -1,0 +1,27 @@
+"""The tools a question needs, in the hands of an OpenAI model. $GATEWAY, $OPENAI_API_KEY and $MODEL say where."""
+
+import json
+import os
+
+import httpx
+from openai import OpenAI
+
+
+def answer(question, run):
+    """`run(tool_id, arguments)` calls the tool, wherever it lives."""
+    body = {"utterance": question, "k": 5, "format": "openai"}
+    headers = {"X-API-Key": os.environ["GATEWAY_KEY"]} if "GATEWAY_KEY" in os.environ else {}
+    found = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body, headers=headers).raise_for_status().json()
+    tools = found["results"][0]["definitions"]
+    client, messages = OpenAI(), [{"role": "user", "content": question}]
+    while True:
+        reply = client.chat.completions.create(model=os.environ["MODEL"], messages=messages, tools=tools["tools"])
+        message = reply.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            return message.content
+        for call in message.tool_calls:
+            name, back = call.function.name, tools["arguments"].get(call.function.name, {})
+            arguments = {back.get(key, key): value for key, value in json.loads(call.function.arguments).items()}
+            result = json.dumps(run(tools["names"][name], arguments))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

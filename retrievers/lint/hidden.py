@@ -1,0 +1,97 @@
+"""Checks for what is written for the model rather than for people: hidden text, orders, heaps of keywords."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from retrievers.invisible import UNSEEN
+from retrievers.lint.finding import Finding, quoted
+from retrievers.lint.vocabulary import ENOUGH
+from retrievers.types import Tool
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_MARKUP = re.compile(
+    r"<!--|display:\s*none|font-size:\s*0|</?\s*(?:important|system|instructions?|secret|admin|assistant|hidden)\s*>"
+    r"|\[/?INST\]|<\|(?:im_start|im_end|system|assistant|endoftext)\|>",
+    re.IGNORECASE,
+)
+_OTHERS = (
+    r"(?:any|all|every|the)?\s*(?:other|another|competing|alternative|remaining)\s+(?:\w+\s+)?"
+    r"(?:tools?|functions?|apis?|servers?)"
+)
+_ORDERS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(?:ignore|disregard|forget|override)\s+(?:\w+\s+){0,3}(?:instructions?|prompts?|rules|guidelines|tools?)\b",
+        rf"\b(?:do\s+not|don'?t|never|avoid|stop|instead\s+of|rather\s+than|before)\s+(?:\w+\s+){{0,2}}{_OTHERS}",
+        r"\b(?:always|must|only)\s+(?:use|call|choose|select|prefer|pick|invoke|run)\s+(?:this|it)\b",
+        r"\b(?:prefer|choose|select|pick)\s+(?:this|it)\s+(?:tool\s+)?(?:over|instead|first|before|always|for\s+(?:every|all|any))\b",
+        r"\b(?:do\s+not|don'?t|never|without)\s+(?:tell|telling|inform|informing|mention|mentioning|notify|notifying|"
+        r"reveal|alert|show|ask|asking)\w*\s+(?:\w+\s+){0,3}(?:the\s+)?(?:user|human|anyone)\b",
+        r"\b(?:system\s+prompt|prior\s+instructions|previous\s+instructions|hidden\s+instructions?|jailbreak)\b",
+        r"\b(?:read|send|include|attach|pass|append)\s+(?:\w+\s+){0,6}(?:~?/\.ssh|id_rsa|\.env\b|private\s+keys?|/etc/passwd|"
+        r"conversation\s+history|chat\s+history)",
+        r"\byou\s+are\s+(?:now\s+)?(?:an?\s+)?(?:ai|assistant|language\s+model|agent)\b",
+    )
+]
+_FUNCTION_WORDS = frozenset(
+    """a an the of to in on for and or by with from as at is are be was it its this that these which can will you your
+    if any all not into up about between when where how what who whose their our we has have no one than then such
+    der die das und ein eine mit von zu den dem für auf ist im des le la les des un une et de du en dans pour par sur
+    est que qui au aux el los las y del con por para una se es su al o e do da dos das um uma com para em no na os as
+    il lo gli di che per con non si een het van op te""".split()
+)
+FEWEST_WORDS = 20
+"""A description shorter than this may be a list of words."""
+LEAST_SHARE = 0.08
+"""Of function words in running text, which mostly has some three tenths of them."""
+
+
+def hidden(tools: Sequence[Tool]) -> Iterator[Finding]:
+    """Control characters, invisible text, orders to the model."""
+    for tool in tools:
+        reasons = list(dict.fromkeys(reason for text in _texts(tool) for reason in _reasons(text)))
+        if reasons:
+            message = (
+                f"{quoted(tool.name)} holds {', '.join(reasons)}: read its text with care before a model does, and "
+                "take out what is not meant for people"
+            )
+            yield Finding("hidden", (tool.id,), message, "error")
+
+
+def _texts(tool: Tool) -> Iterator[str]:
+    yield from (tool.name, tool.description, tool.provider, tool.category, tool.schema)
+    for one in tool.parameters:
+        yield f"{one.name} {one.type} {one.description}"
+
+
+def _reasons(text: str) -> Iterator[str]:
+    if _CONTROL.search(text):
+        yield "control characters"
+    elif UNSEEN.search(text):
+        yield "invisible text"
+    plain = unicodedata.normalize("NFKC", UNSEEN.sub("", text))
+    if _MARKUP.search(plain):
+        yield "hidden markup"
+    if any(order.search(plain) for order in _ORDERS):
+        yield "orders to the model"
+
+
+def stuffed(tools: Sequence[Tool]) -> Iterator[Finding]:
+    """Descriptions that are heaps of keywords."""
+    for tool in tools:
+        if heap(tool.description):
+            message = f"the description of {quoted(tool.name)} is a heap of keywords: say in sentences what it does"
+            yield Finding("stuffed", (tool.id,), message, "warning")
+
+
+def heap(text: str) -> bool:
+    """Whether the first lines of a text, those a person would write, are words without a sentence."""
+    lead = re.split(r"\n\s*(?:Parameters|Server|Category|Tool|Args|Returns)\b|[\[{]", text[:ENOUGH], maxsplit=1)[0]
+    every = re.findall(r"[^\W\d_]+", lead.casefold())
+    words = [word for word in every if word.isascii()]
+    if len(words) < max(FEWEST_WORDS, len(every) / 2):
+        return False  # short, or a language whose function words are not known here
+    return sum(word in _FUNCTION_WORDS for word in words) < LEAST_SHARE * len(words)

@@ -1,0 +1,133 @@
+"""Tools of running MCP servers in the catalogue: imported once, and kept in step."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Running
+from mcp_servers import ToolShop, over_http
+
+Serve = Callable[..., Running]
+LOCAL = {"hosts": ["127.0.0.1"], "private": True, "seconds": 3.0}
+ADMIN = {"admin": True, "anonymous": ["search", "write", "admin"]}
+
+
+def held(server: Running, provider: str = "shop") -> set[str]:
+    page = server.client.get("/v1/tools", params={"provider": provider}).json()
+    return {tool["id"] for tool in page["tools"]}
+
+
+def until(what: Callable[[], bool], seconds: float = 8.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.05)
+
+
+def test_a_running_server_is_imported_page_by_page(serve: Serve) -> None:
+    server = serve(imports=LOCAL, **ADMIN)
+    with over_http(ToolShop("mend", "wash", "iron", "fold", "dye")) as url:
+        answer = server.post("/v1/admin/import", url=url, format="mcp-server")
+    assert (answer.status_code, answer.json()["added"]) == (200, 5), answer.text
+    assert held(server) == {f"shop/{name}" for name in ("mend", "wash", "iron", "fold", "dye")}
+    got = server.client.get("/v1/tools/shop/dye").json()
+    assert (got["provider"], got["schema"]["properties"]) == ("shop", {"what": {"type": "string"}})
+
+
+@pytest.mark.parametrize(
+    ("rules", "code"),
+    [
+        ({"private": True}, "forbidden"),  # no host is allowed
+        ({"hosts": ["127.0.0.1"]}, "invalid"),  # plain http
+        ({"hosts": ["localhost"], "private": True}, "forbidden"),  # another host than the one asked
+    ],
+)
+def test_the_rules_of_every_import_hold(serve: Serve, rules: dict[str, object], code: str) -> None:
+    server = serve(imports=rules, **ADMIN)
+    shop = ToolShop("mend")
+    with over_http(shop) as url:
+        answer = server.post("/v1/admin/import", url=url, format="mcp-server")
+    assert (answer.json()["error"]["code"], shop.asked) == (code, 0)
+
+
+def test_what_is_no_mcp_server_or_leads_elsewhere_is_refused(serve: Serve) -> None:
+    server = serve(imports=LOCAL, **ADMIN)
+    other = serve()
+    for path in ("/healthz", "/nothing"):
+        answer = server.post("/v1/admin/import", url=f"{other.url}{path}", format="mcp-server")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "import_failed")
+    with redirecting(f"{other.url}/mcp") as url:
+        answer = server.post("/v1/admin/import", url=url, format="mcp-server")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "import_failed")
+    assert held(server, "toolrewrite") == set()
+
+
+def test_a_followed_server_is_kept_in_step_and_may_go_away(serve: Serve) -> None:
+    shop = ToolShop("mend", "wash", "iron")
+    with over_http(shop) as url:
+        server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "every_seconds": 0.2}])
+        until(lambda: held(server) == {"shop/mend", "shop/wash", "shop/iron"})
+        del shop.tools["wash"]
+        shop.tools |= {"dye": "Dyes cloth.", "mend": "Mends socks with care."}
+        until(lambda: held(server) == {"shop/mend", "shop/iron", "shop/dye"})
+        until(lambda: server.search("socks", k=1)["results"][0]["tools"][0]["id"] == "shop/mend")
+        shop.tools.clear()  # a server that has not finished starting lists nothing
+        time.sleep(0.6)
+        assert len(held(server)) == 3
+    time.sleep(0.5)  # the server is gone
+    assert held(server) == {"shop/mend", "shop/iron", "shop/dye"}
+    assert server.search("weather")["results"][0]["tools"]
+
+
+def test_news_is_taken_up_without_waiting_for_the_next_look(serve: Serve) -> None:
+    shop = ToolShop("mend")
+    with over_http(shop) as url:
+        server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "every_seconds": 3600.0}])
+        until(lambda: held(server) == {"shop/mend"})
+        time.sleep(0.3)  # for the subscription
+        shop.tools["dye"] = "Dyes cloth."
+        import anyio.from_thread
+
+        with anyio.from_thread.start_blocking_portal() as portal:
+            portal.call(shop.tell)
+        until(lambda: held(server) == {"shop/mend", "shop/dye"})
+
+
+def test_a_command_is_followed_too(serve: Serve) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "mcp_servers.py"), "mend", "wash"]
+    server = serve(mcp=[{"name": "mine", "command": command}])
+    until(lambda: held(server, "mine") == {"mine/mend", "mine/wash"}, 20)
+
+
+def redirecting(target: str):  # type: ignore[no-untyped-def]
+    """The URL of a server that sends everybody elsewhere."""
+    import threading
+    from contextlib import contextmanager
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", target)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    @contextmanager
+    def running():  # type: ignore[no-untyped-def]
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/mcp"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    return running()
