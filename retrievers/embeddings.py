@@ -12,9 +12,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
+from retrievers.encoder import Encoder
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.index.files import disk_room
+
+CHUNK = 512
+"""Texts embedded between two writes to the cache: what a killed build loses at the most."""
 
 
 class EmbeddingCache:
@@ -62,6 +67,31 @@ class EmbeddingCache:
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise IndexBusy(f"another process holds {cache}; nothing was changed") from error
             raise BadInput(f"{cache} cannot be used ({error}); delete it, it is made again") from error
+
+
+def embed(
+    encoder: Encoder, texts: Sequence[str], folder: Path | None, shown: bool, method: str = "documents"
+) -> np.ndarray:
+    """(texts, dimensions): vectors of documents or queries, out of the cache where they are in it."""
+    name = encoder.fingerprint if method == "documents" else f"{encoder.fingerprint}-{method}"
+    cache = EmbeddingCache(folder, name) if folder else None
+    known = cache.get(texts) if cache else {}
+    # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
+    missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
+    # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
+    unit = "tool" if method == "documents" else "query"
+    bar = tqdm(total=len(missing), unit=unit, desc="embedding") if shown and missing else None
+    for start in range(0, len(missing), CHUNK):
+        some = missing[start : start + CHUNK]
+        vectors = getattr(encoder, method)(some)
+        if cache:
+            cache.put(some, vectors)
+        known.update(zip(some, vectors, strict=True))
+        if bar:
+            bar.update(len(some))
+    if bar:
+        bar.close()
+    return np.stack([known[text] for text in texts])
 
 
 def _key(text: str) -> bytes:
