@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from pipelines.detecting import Detection
 from pipelines.search import DEPTH
 from pipelines.serve import wire
 from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
@@ -39,6 +40,8 @@ class _Task:
     """The caller gives the rewriter less time than is usual here."""
     allowed: Allowed | None
     timings: Timings
+    detecting: bool = False
+    threshold: float | None = None
 
 
 class SearchService:
@@ -65,6 +68,8 @@ class SearchService:
             self._hurried(request.deadline_ms),
             await allowed_by(request.filters, snapshot),
             timings,
+            request.detect == "auto",
+            request.least_probability,
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
         raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]
@@ -119,6 +124,9 @@ class SearchService:
 
     async def _one(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking], asked: bool) -> wire.SearchResult:
         rewritten, lists, fallback = None, list[Ranking](), None
+        verdict = await self._verdict(task, utterance, raw)
+        if verdict is not None and not verdict.needs_tool:
+            return wire.SearchResult(detection=_told(verdict), rewrite=None, fallback=None, tools=[])
         if asked:
             try:
                 rewritten = await self._rewrite(task, utterance, raw, 2 * self._lists_seconds)
@@ -135,8 +143,21 @@ class SearchService:
         tools = tools_on_wire(task.snapshot, fused, ranking, lists)
         task.timings.add("fuse", began)
         return wire.SearchResult(
-            detection=None, rewrite=rewrite_on_wire(rewritten) if rewritten else None, fallback=fallback, tools=tools
+            detection=_told(verdict),
+            rewrite=rewrite_on_wire(rewritten) if rewritten else None,
+            fallback=fallback,
+            tools=tools,
         )
+
+    async def _verdict(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking]) -> Detection | None:
+        """Does it need a tool? Asked after the raw search, whose vector is still known, and before the rewriter."""
+        if not task.detecting or not task.snapshot.search.detects:
+            return None
+        await asyncio.shield(raw)
+        began = time.monotonic()
+        verdicts = await asyncio.to_thread(task.snapshot.search.detect, [utterance], task.threshold)
+        task.timings.add("detect", began)
+        return verdicts[0]
 
     async def _raw(self, task: _Task, utterance: str) -> Ranking:
         began = time.monotonic()
@@ -221,3 +242,7 @@ def _fusion(loaded: Loaded | None) -> RewriteFusion:
     """As the rewriter's card has it. One that says "do not ask" and is asked nevertheless takes an equal part."""
     fusion = loaded.fusion if loaded else RewriteFusion()
     return fusion if fusion.raw < 1 else RewriteFusion()
+
+
+def _told(verdict: Detection | None) -> wire.Detection | None:
+    return wire.Detection(**asdict(verdict)) if verdict is not None else None

@@ -105,7 +105,7 @@ class Learning:
             return self.candidates
         own = self.edges.tools[anchors][self.edges.real[anchors]]
         fill = torch.randperm(len(self.candidates), generator=generator)[: self.train.candidates].to(self.device)
-        both: Tensor = torch.unique(torch.cat([own, self.candidates[fill]]))  # type: ignore[no-untyped-call]
+        both: Tensor = torch.unique(torch.cat([own, self.candidates[fill]]))
         return both
 
     def outside(self, anchors: Tensor) -> Near:
