@@ -51,9 +51,7 @@ def detect_labels(arguments: argparse.Namespace) -> int:
     index = Index(arguments.index, make_context(arguments.device))
     detector = find_detector(index, arguments.retriever)
     if detector is None:
-        raise BadInput(
-            f"the retriever {arguments.retriever!r} has no detector; build one of kind masstool with labels to learn from"
-        )
+        raise BadInput(f"the retriever {arguments.retriever!r} has no detector; build one of kind masstool with labels")
     if arguments.threshold is not None and not 0 <= arguments.threshold <= 1:
         raise BadInput("--threshold is a probability, between 0 and 1")
     found = tell(labels, detect(detector, [each.text for each in labels], arguments.threshold))

@@ -98,7 +98,8 @@ def to_queries(seen: View, signals: Tensor, rows: Tensor, scene: bool) -> Tensor
     tools, kept = seen.edges.tools[rows], seen.kept[rows]
     if scene:
         real = seen.edges.real[rows]
-        weights = (real & seen.kept_scenes[rows, None]) / real.sum(1, keepdim=True).clamp(min=1)
+        held = (real & seen.kept_scenes[rows, None]).to(signals.dtype)
+        weights = held / real.sum(1, keepdim=True).clamp(min=1)
     else:
         weights = kept * (seen.queries[rows, None] * seen.tools[tools]).to(signals.dtype).rsqrt()
     return functional.embedding_bag(tools, signals, per_sample_weights=weights.to(signals.dtype), mode="sum")
@@ -121,7 +122,7 @@ def scene_views(seen: View, queries: Tensor, tools: Tensor, rows: Tensor) -> tup
     scenes, first = _unique(seen.edges.scenes[rows])
     members, real = seen.edges.tools[rows[first]], seen.edges.real[rows[first]]
     padded = torch.cat([tools, tools.new_zeros(1, tools.shape[1])])
-    weights = (real / real.sum(1, keepdim=True).clamp(min=1)).to(tools.dtype)
+    weights = real.to(tools.dtype) / real.sum(1, keepdim=True).clamp(min=1)
     by_tools = functional.embedding_bag(members, padded, per_sample_weights=weights, mode="sum")
     place = torch.full((int(seen.edges.scenes.max()) + 1,), -1, dtype=torch.long, device=scenes.device)
     place[scenes] = torch.arange(len(scenes), device=scenes.device)

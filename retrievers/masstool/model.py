@@ -179,6 +179,8 @@ class Heads(nn.Module):
         """SUIM: what the neighbours lend, by tool view and by scene view."""
         if not self.settings.modules.intent:
             return x, x
+        if not len(keys):  # nobody was ever asked
+            return torch.zeros_like(x), torch.zeros_like(x)
         share = self.attend(x, near, keys)
         own = self.own * torch.einsum("qk,qkd->qd", share, keys[near.rows])
         found = []
