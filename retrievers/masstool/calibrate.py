@@ -66,8 +66,7 @@ def decision(heads: Heads, labels: Labelled) -> dict[str, Any] | None:
     if not labels.both():
         return None
     heads.eval()
-    logits = heads.decide(torch.relu(heads.tower(labels.vectors)))
-    found = probabilities(logits if heads.settings.faithful else logits[:, 0]).double().cpu()
+    found = probabilities(heads.needs(labels.vectors)).double().cpu()
     needs = labels.needs.cpu()
     return best_threshold(found.tolist(), needs.tolist())
 

@@ -1,4 +1,4 @@
-"""MassTool as it lives in an index folder, and the retriever that is opened from it."""
+"""MassTool as it lives in an index folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from retrievers.base import Retriever
 from retrievers.dense import Dense
@@ -15,16 +14,12 @@ from retrievers.encoder import Encoder
 from retrievers.errors import BadInput
 from retrievers.kinds import Arrays, Block, Context
 from retrievers.masstool.learned import Learned, Pair, blank, restore
-from retrievers.masstool.losses import probabilities
 from retrievers.masstool.pool import Pool
+from retrievers.masstool.retriever import Confirmed, DetectingMassTool, MassTool
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.rows import Rows
 from retrievers.text import clean
 from retrievers.tuning.examples import TrainingSet
-from retrievers.types import Ranking
-
-AT_ONCE = 1024
-"""Queries that are looked up together."""
 
 
 class MassToolKind:
@@ -84,15 +79,16 @@ class MassToolKind:
         dimensions = blocks[0].arrays["vectors"].shape[1]
         dense = Dense(self._encoder, blocks, rows, fingerprint, self._settings.ann_effort)
         learned = self.learned(dimensions)
-        keys, pairs = learned.keys.numpy(), learned.pairs
-        if self._confirmed is not None:
-            keys, pairs = np.concatenate([keys, self._confirmed[0]]), [*pairs, *self._confirmed[1]]
         signals = _Stacked([block.arrays.get("signals", block.arrays["vectors"]) for block in blocks])
         live = {rows.ids[row]: int(row) for row in np.flatnonzero(rows.live)}
-        pool = Pool(keys, pairs, live, signals, len(learned.keys))  # type: ignore[arg-type]
+        keys, pairs = self._confirmed or (np.zeros((0, dimensions), np.float32), [])
+        pool = Pool(learned.keys.numpy(), learned.pairs, live, signals, {query for query, _ in pairs})
         if learned.graph is not None:
             pool.with_graph(learned.graph, self._settings.ann_effort)
-        found = MassTool(self._encoder, dense, learned, pool, rows)
+        # The authors' score is a sum of six cosines; a vote keeps its weight beside them.
+        scale = 6.0 if learned.heads.settings.faithful else 1.0
+        confirmed = Confirmed(Pool(keys, pairs, live, signals), blank(self._settings, dimensions).heads, scale)
+        found = MassTool(self._encoder, dense, learned, pool, confirmed, rows)
         return found if learned.threshold is None else DetectingMassTool(found, learned.threshold)
 
     def _with_graph(self, arrays: Arrays) -> Arrays:
@@ -118,62 +114,3 @@ class _Stacked:
             here = places == place
             found[here] = array[wanted[here] - (self._ends[place] - len(array))]
         return found
-
-
-class MassTool:
-    """Folds a query and its neighbours into one vector, and searches the tools with it."""
-
-    def __init__(self, encoder: Encoder, dense: Dense, learned: Learned, pool: Pool, rows: Rows) -> None:
-        self._encoder, self._dense, self._learned, self._pool = encoder, dense, learned, pool
-        self._anything, self.fingerprint = bool(rows.live.any()), dense.fingerprint
-
-    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        texts = [clean(query) for query in queries]
-        asked = [place for place, text in enumerate(texts) if text]
-        answers = [Ranking()] * len(texts)
-        if asked and self._anything:
-            vectors = self.vectors(self._encoder.queries([texts[place] for place in asked]))
-            for place, ranking in zip(asked, self._dense.search_vectors(vectors, k), strict=True):
-                answers[place] = ranking
-        return answers
-
-    @torch.no_grad()
-    def vectors(self, encoded: np.ndarray) -> np.ndarray:
-        """u(q) of encoded queries: the one vector that is matched with every tool's."""
-        parts = []
-        for start in range(0, len(encoded), AT_ONCE):
-            some = np.ascontiguousarray(encoded[start : start + AT_ONCE], dtype=np.float32)
-            near = self._pool.near(some, self._learned.heads.settings.neighbours)
-            found = self._learned.heads(
-                torch.from_numpy(some), near, self._pool.keys, self._pool.seen, self._pool.tools, None
-            )
-            parts.append(found.vectors.numpy())
-        return np.concatenate(parts)
-
-    @torch.no_grad()
-    def needs(self, queries: Sequence[str]) -> list[float]:
-        """How likely each query needs a tool; an empty one does not."""
-        texts = [clean(query) for query in queries]
-        asked = [place for place, text in enumerate(texts) if text]
-        found = [0.0] * len(texts)
-        if asked:
-            heads = self._learned.heads
-            encoded = torch.from_numpy(self._encoder.queries([texts[place] for place in asked]))
-            logits = heads.decide(torch.relu(heads.tower(encoded)))
-            likely = probabilities(logits if logits.shape[1] == 2 else logits[:, 0])
-            for place, value in zip(asked, likely.tolist(), strict=True):
-                found[place] = round(value, 6)
-        return found
-
-
-class DetectingMassTool:
-    """One that was trained to tell whether a tool is needed: a Detector as well as a Retriever."""
-
-    def __init__(self, inner: MassTool, threshold: float) -> None:
-        self._inner, self.threshold, self.fingerprint = inner, threshold, inner.fingerprint
-
-    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        return self._inner.search(queries, k)
-
-    def probabilities(self, queries: Sequence[str]) -> list[float]:
-        return self._inner.needs(queries)

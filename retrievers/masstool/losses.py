@@ -35,12 +35,16 @@ def contrastive(left: Tensor, right: Tensor, temperature: float) -> Tensor:
     return functional.cross_entropy(a @ b.T / temperature, places)
 
 
-def detection(logits: Tensor, needs: Tensor, weights: Tensor, faithful: bool) -> Tensor:
+def detection(logits: Tensor, needs: Tensor, faithful: bool) -> Tensor:
     """Does the query need a tool? `faithful`: the softmax goes through the softmax of the cross entropy once more."""
     if faithful:
         return functional.cross_entropy(torch.softmax(logits, dim=-1), needs.long())
-    losses = functional.binary_cross_entropy_with_logits(logits, needs.to(logits.dtype), reduction="none")
-    return (losses * weights).sum() / weights.sum()
+    return functional.binary_cross_entropy_with_logits(logits, needs.to(logits.dtype))
+
+
+def balanced(logits: Tensor, needs: Tensor) -> Tensor:
+    """The detection loss with both kinds of queries counting the same, however many there are."""
+    return (detection(logits[needs], needs[needs], False) + detection(logits[~needs], needs[~needs], False)) / 2
 
 
 def probabilities(logits: Tensor) -> Tensor:

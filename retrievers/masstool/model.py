@@ -72,8 +72,6 @@ class Asked:
     """u: (queries, dimensions)"""
     views: tuple[Tensor, Tensor]
     """Tool and scene view, for the contrastive loss."""
-    logits: Tensor
-    """Of needing a tool: (queries,), or (queries, 2) where faithful."""
 
 
 class Heads(nn.Module):
@@ -165,15 +163,27 @@ class Heads(nn.Module):
             alone = torch.rand(len(x), 1, device=x.device) < self.settings.train.text_dropout
             text = text * ~(alone & near.valid.any(1, keepdim=True))
         searched = self.searched(x, near, keys, seen, tools)
-        hidden = torch.relu(self.tower(self.drop(x)))
-        logits = self.decide(hidden)[:, 0]
-        votes = text.new_zeros(text.shape)
-        for place, each in enumerate(searched):
-            if self.settings.modules.intent:
-                votes = votes + self.weights[place] * each
-            if self.settings.modules.transfer != "none":
+        hidden = self.hidden(x)
+        votes = self.votes(searched)
+        if self.settings.modules.transfer != "none":
+            for place, each in enumerate(searched):
                 votes = votes + self.weights[2 + place] * self.transferred(hidden, each, place)
-        return Asked(text + self.shares[0] * votes, searched, logits)
+        return Asked(text + self.shares[0] * votes, searched)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The detection tower's state, which is transferred."""
+        return torch.relu(self.tower(self.drop(x)))
+
+    def needs(self, x: Tensor) -> Tensor:
+        """Logits of needing a tool: (queries,), or (queries, 2) where faithful."""
+        logits: Tensor = self.decide(self.hidden(x))
+        return logits if self.settings.faithful else logits[:, 0]
+
+    def votes(self, searched: tuple[Tensor, Tensor]) -> Tensor:
+        """What neighbours add to a query's vector, before any transfer."""
+        if not self.settings.modules.intent:
+            return torch.zeros_like(searched[0])
+        return self.weights[0] * searched[0] + self.weights[1] * searched[1]
 
     def searched(self, x: Tensor, near: Near, keys: Tensor, seen: View, tools: Tools) -> tuple[Tensor, Tensor]:
         """SUIM: what the neighbours lend, by tool view and by scene view."""
@@ -226,7 +236,7 @@ class Heads(nn.Module):
         """The authors': six cosines; a training query's own gold tools are in its graph term."""
         held, share = self.pool(keys), self.attend(x, near, keys)
         own = x if anchors is None else held[anchors]
-        hidden = torch.relu(self.tower(self.drop(x)))
+        hidden = self.hidden(x)
         total, graphs = x.new_zeros(x.shape), []
         for place, each in enumerate(VIEWS):
             flat = to_queries(seen, tools.signals, near.rows.flatten(), each == "scene")
@@ -242,4 +252,4 @@ class Heads(nn.Module):
                 terms.append(self.transferred(hidden, searched, place))
             total = total + sum(functional.normalize(term, dim=-1) for term in terms)
             graphs.append(graph)
-        return Asked(total, (graphs[0], graphs[1]), self.decide(hidden))
+        return Asked(total, (graphs[0], graphs[1]))

@@ -26,6 +26,8 @@ from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 
 SLACK = 2
 """So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
+WARM_UP = 400
+"""Steps of detection alone, before the rest is learned."""
 LABELS = 256
 """Labelled queries in a step, half of them needing a tool."""
 
@@ -120,6 +122,31 @@ class Learning:
         order = (~valid).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
         return Near(rows.gather(1, order), cosines.gather(1, order), valid.gather(1, order))
 
+    def warm_up(self) -> None:
+        """Teaches the detection tower before all else, so that there is something to transfer; dev chooses when."""
+        tower = [*self.heads.tower.parameters(), *self.heads.decide.parameters()]
+        optimizer = torch.optim.AdamW(tower, lr=1e-3, weight_decay=0.01)
+        generator, held = torch.Generator().manual_seed(self.train.seed), self.lessons.dev_labels
+        best, kept = torch.inf, [each.detach().clone() for each in tower]
+        devices = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.train.seed)
+            for step in range(1, WARM_UP + 1):
+                self.heads.train()
+                loss = self.detection(generator)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                if step % 50 == 0:
+                    self.heads.eval()
+                    with torch.no_grad():
+                        found = float(losses.balanced(self.heads.needs(held.vectors), held.needs))
+                    if found < best:
+                        best, kept = found, [each.detach().clone() for each in tower]
+        with torch.no_grad():
+            for each, value in zip(tower, kept, strict=True):
+                each.copy_(value)
+
     def detection(self, generator: torch.Generator) -> Tensor:
         """The detection loss of some labelled queries, half of them needing a tool."""
         labels = self.lessons.labels
@@ -128,11 +155,8 @@ class Learning:
         for side in (needs.nonzero()[:, 0], (~needs).nonzero()[:, 0]):
             chosen.append(side[torch.randint(len(side), (LABELS // 2,), generator=generator)])
         rows = torch.cat(chosen).to(self.device)
-        hidden = torch.relu(self.heads.tower(self.heads.drop(labels.vectors[rows])))
-        logits: Tensor = self.heads.decide(hidden)
-        logits = logits if self.settings.faithful else logits[:, 0]
-        weights = torch.ones(len(rows), device=self.device)
-        return losses.detection(logits, labels.needs[rows], weights, self.settings.faithful)
+        logits = self.heads.needs(labels.vectors[rows])
+        return losses.detection(logits, labels.needs[rows], self.settings.faithful)
 
     @torch.no_grad()
     def scores(self) -> Tensor:
@@ -173,8 +197,11 @@ def learn(
     train, path = learning.train, work / "heads.safetensors"
     plain = learning.judge(learning.lessons.dev @ learning.lessons.tools.T)
     facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
+    found = load(path)
+    if found is None and learning.detects and not settings.faithful and learning.lessons.dev_labels.both():
+        learning.warm_up()
     best = _state(learning.heads)
-    if (found := load(path)) is not None:
+    if found is not None:
         tensors, facts = found
         best = {name[5:]: value for name, value in tensors.items() if name.startswith("best/")}
         learning.heads.load_state_dict({n[4:]: v for n, v in tensors.items() if n.startswith("now/")})

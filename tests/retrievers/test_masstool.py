@@ -232,10 +232,10 @@ def test_the_losses_are_what_they_say() -> None:
     logits, needs = chance.normal(size=8), chance.integers(0, 2, 8).astype(bool)
     p = 1 / (1 + np.exp(-logits))
     expected = -np.mean(np.where(needs, np.log(p), np.log(1 - p)))
-    found = losses.detection(torch.tensor(logits), torch.tensor(needs), torch.ones(8), faithful=False)
+    found = losses.detection(torch.tensor(logits), torch.tensor(needs), faithful=False)
     assert float(found) == pytest.approx(expected)
     two = torch.stack([torch.zeros(8), torch.tensor(logits).float()], dim=1)
-    twice = losses.detection(two, torch.tensor(needs), torch.ones(8), faithful=True)
+    twice = losses.detection(two, torch.tensor(needs), faithful=True)
     assert float(twice) > float(functional.cross_entropy(two, torch.tensor(needs).long())) * 0.5
     assert float(twice) >= np.log(1 + np.exp(-1)) - 1e-6  # a double softmax can never be sure
     scored, gold = chance.normal(size=(3, 6)), np.array([[1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0]])
