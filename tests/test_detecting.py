@@ -137,12 +137,15 @@ def test_the_commands_confirm_and_tell(
     own = tmp_path / "index"
     shutil.copytree(folder, own)
     run: Callable[..., int] = lambda *words: cli.index([str(word) for word in words])  # noqa: E731
-    assert run("detect", own, "bundled:sample", "--split", "dev", "--device", "cpu") == 0
+    labels = write(tmp_path / "labels", test="q1\t1\tours\nq2\t0\tours\nq3\t0\ttheirs\n")
+    assert run("detect", own, labels, "--device", "cpu") == 0
     assert "balanced" in capsys.readouterr().out
-    assert run("detect", own, "bundled:sample", "--split", "dev", "--json", "--threshold", "0.9") == 0
+    assert run("detect", own, labels, "--json", "--threshold", "0.9") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["threshold"], told["sources"][0]["source"]) == (0.9, "all")
-    assert run("detect", own, "bundled:sample", "--retriever", "bm25") == 2
+    assert (told["threshold"], [each["source"] for each in told["sources"]]) == (0.9, ["all", "ours", "theirs"])
+    assert run("detect", own, labels, "--split", "dev") == 2
+    assert "no labels in its dev split" in capsys.readouterr().err
+    assert run("detect", own, labels, "--retriever", "bm25") == 2
     assert "has no detector" in capsys.readouterr().err
     tool = next(iter(Index(own, context).tools))
     pairs = tmp_path / "pairs.jsonl"
@@ -157,3 +160,15 @@ def test_the_commands_confirm_and_tell(
     found = json.loads(capsys.readouterr().out)
     assert found["tools"]["masstool"][0]["tool_id"] == tool
     assert set(found["detection"]["masstool"]) == {"needs_tool", "probability", "threshold"}
+
+
+def test_a_batch_job_gives_no_tools_to_what_needs_none(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(f"{CHAT}\n{REQUEST}\n")
+    for detecting in (True, False):
+        config = tmp_path / f"{detecting}.yaml"
+        config.write_text(f"index: {folder}\nretriever: masstool\nk: 3\ndetect: {str(detecting).lower()}\n")
+        out = tmp_path / f"{detecting}.jsonl"
+        assert cli.batch([str(tmp_path / "in.txt"), str(out), "--config", str(config), "--device", "cpu"]) == 0
+        chat, request = [json.loads(line) for line in out.read_text().splitlines()]
+        assert (len(chat["tools"]), len(request["tools"])) == ((0, 3) if detecting else (3, 3))
+        assert ("detection" in chat) == detecting
