@@ -60,9 +60,9 @@ def ablation(config: IndexConfig, context: Context, split: str, without: Sequenc
     lessons = embedded(lesson, encoder, context)
     texts = [clean(data.queries[query].text) for query in order]
     asked = torch.from_numpy(np.array(embed(encoder, texts, context.cache, context.show_progress, "queries")))
-    values = {"encoder alone": _values(asked @ lessons.tools.T, lesson.ids, gold)}
+    values = {"encoder alone": values_of(asked @ lessons.tools.T, lesson.ids, gold)}
     variants = {"MassTool": settings.modules} | {
-        f"without {name}": _left_out(settings.modules, name) for name in without or PARTS
+        f"without {name}": left_out(settings.modules, name) for name in without or PARTS
     }
     for name, modules in variants.items():
         place = work / name.replace(" ", "-")
@@ -70,33 +70,36 @@ def ablation(config: IndexConfig, context: Context, split: str, without: Sequenc
         heads, _ = learn(
             lessons, replace(settings, modules=modules), place, check_device(context.device), context.show_progress
         )
-        values[name] = _values(scores(heads, lessons, asked).cpu(), lesson.ids, gold)
+        values[name] = values_of(scores(heads, lessons, asked).cpu(), lesson.ids, gold)
     shutil.rmtree(work, ignore_errors=True)
-    return {name: _row(each, values["MassTool"]) for name, each in values.items()}
+    return {name: row(each, values["MassTool"]) for name, each in values.items()}
 
 
-def _left_out(modules: Modules, part: str) -> Modules:
+def left_out(modules: Modules, part: str) -> Modules:
+    """The modules without one of them."""
     return replace(modules, **{part: getattr(PARTS[part], part)})
 
 
-def _values(found: torch.Tensor, ids: Sequence[str], gold: Sequence[frozenset[str]]) -> dict[str, np.ndarray]:
+def values_of(found: torch.Tensor, ids: Sequence[str], gold: Sequence[frozenset[str]]) -> dict[str, np.ndarray]:
+    """Per-query metrics of scores (queries, tools)."""
     best = found.topk(min(100, found.shape[1])).indices.tolist()
     judged = judge([[ids[row] for row in rows] for rows in best], gold)
     return {metric: measure(metric, judged) for metric in METRICS}
 
 
-def _row(values: Mapping[str, np.ndarray], whole: Mapping[str, np.ndarray]) -> Row:
+def row(values: Mapping[str, np.ndarray], whole: Mapping[str, np.ndarray]) -> Row:
+    """Means, with p of the difference from the whole."""
     differences = np.stack([values[metric] - whole[metric] for metric in METRICS], axis=1)
     p = randomisation_test(differences)
-    row = {metric: round(float(values[metric].mean()), 4) for metric in METRICS}
-    return row | {f"p {metric}": round(float(p[place]), 4) for place, metric in enumerate(METRICS)}
+    means = {metric: round(float(values[metric].mean()), 4) for metric in METRICS}
+    return means | {f"p {metric}": round(float(p[place]), 4) for place, metric in enumerate(METRICS)}
 
 
 def table(rows: Mapping[str, Row]) -> str:
     """For the terminal; * marks a difference from the whole with p < .05."""
     width = max(map(len, rows))
     lines = [" " * width + "  " + "  ".join(f"{metric:>9}" for metric in METRICS)]
-    for name, row in rows.items():
-        cells = [f"{row[metric]:.4f}{'*' if row[f'p {metric}'] < 0.05 else ' '}" for metric in METRICS]
+    for name, each in rows.items():
+        cells = [f"{each[metric]:.4f}{'*' if each[f'p {metric}'] < 0.05 else ' '}" for metric in METRICS]
         lines.append(f"{name:<{width}}  " + "  ".join(f"{cell:>9}" for cell in cells))
     return "\n".join(lines)

@@ -59,6 +59,7 @@ class MassToolTraining:
     """Folders with labels/train.tsv: queries that need a tool and others. Empty: the data set's own, if it has any."""
     protocol: Literal["official", "unseen-tools"] = "official"
     hold_out: str = ""
+    """Stays empty: what is learned from one data set cannot be tested on another's tools."""
     encoder: EncoderTuning | None = None
     """None: the encoder stays as it is."""
     epochs: int = 60
@@ -84,6 +85,8 @@ class MassToolTraining:
     def __post_init__(self) -> None:
         if len(self.data) != 1:
             raise BadInput("MassTool learns from one data set: the one whose tools are indexed", "data")
+        if self.hold_out:
+            raise BadInput("there is no other data set to learn from", "hold_out")
         if min(self.epochs, self.batch_size, self.candidates, self.patience) < 1 or self.seed < 0:
             raise BadInput("epochs, batch_size, candidates and patience are at least 1, seed is not negative")
         if min(self.learning_rate, self.temperature, self.contrast_temperature) <= 0:
