@@ -52,7 +52,8 @@ def ablation(config: IndexConfig, context: Context, split: str, without: Sequenc
     gold = [data.split(split)[query] for query in order]
     [lesson] = labelled_set(train, config.text)
     work = Path(f"{config.index}-ablation")
-    encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
+    plain = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
+    encoder: Encoder = context.encoders.setdefault(plain.fingerprint, plain)
     if train.encoder is not None:
         encoder = Encoder(
             tune_encoder(lesson, settings, encoder, work / "tuning", context), settings.batch_size, context.device
