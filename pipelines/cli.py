@@ -202,7 +202,13 @@ def _index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     remove.set_defaults(handler=_later("index_commands", "remove"))
     remove.add_argument("index", type=Path, metavar="INDEX")
     remove.add_argument("ids", nargs="+", metavar="ID", help="tool ids; - reads them from standard input, one a line")
-    for parser in (build, add, remove):
+    confirm = commands.add_parser("confirm", help="remember which tools queries turned out to need", epilog=EXITS)
+    confirm.set_defaults(handler=_later("masstool_commands", "confirm_queries"))
+    confirm.add_argument("index", type=Path, metavar="INDEX")
+    confirm.add_argument(
+        "pairs", nargs="+", metavar="FILE", help='lines of {"utterance": …, "tools": [ids]}, or a feedback folder'
+    )
+    for parser in (build, add, remove, confirm):
         parser.add_argument(
             "--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)"
         )
@@ -233,7 +239,23 @@ def _index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     search.add_argument("--retriever", action="append", metavar="NAME", help="which retrievers to ask (all)")
     search.add_argument("-k", type=int, default=5, help="how many tools (5)")
     search.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-    for parser in (info, lint, search):
+    detect = commands.add_parser("detect", help="how well an index tells which queries need a tool", epilog=EXITS)
+    detect.set_defaults(handler=_later("masstool_commands", "detect_labels"))
+    detect.add_argument("index", type=Path, metavar="INDEX")
+    detect.add_argument("data", metavar="DATA", help="a folder with queries.jsonl and labels/, or bundled:sample")
+    detect.add_argument("--retriever", default="masstool", metavar="NAME", help="which detector to ask (masstool)")
+    detect.add_argument("--split", default="test", choices=("train", "dev", "test"))
+    detect.add_argument("--threshold", type=float, metavar="P", help="another probability than the index's own")
+    detect.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+
+    ablate = commands.add_parser("ablate", help="train MassTool without each of its parts, side by side", epilog=EXITS)
+    ablate.set_defaults(handler=_later("masstool_commands", "ablate"))
+    _config_arguments(ablate, "configs/index/*-masstool.yaml")
+    ablate.add_argument("--without", action="append", metavar="PART", help="which parts to leave out (each in turn)")
+    ablate.add_argument("--split", default="test", choices=("dev", "test"), help="what the figures are taken on")
+    ablate.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON, too")
+    ablate.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
+    for parser in (info, lint, search, detect):
         parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 

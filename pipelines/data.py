@@ -57,7 +57,7 @@ def load_dataset(reference: str) -> DataSet:
     if not folder.is_dir():
         raise BadInput(f"no data set folder {folder}")
     tools = tuple(read_catalogue(folder, "beir"))
-    queries = _read_queries(folder / "queries.jsonl")
+    queries = read_queries(folder / "queries.jsonl")
     known = {tool.id for tool in tools}
     gold = {}
     for split in SPLITS:
@@ -91,7 +91,8 @@ def _cut_dev(train: Gold) -> tuple[Gold, Gold]:
     return {query: tools for query, tools in train.items() if query not in dev}, dev
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, with their numbers."""
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError as error:
@@ -103,9 +104,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line.rstrip("\r")
 
 
-def _read_queries(path: Path) -> dict[str, Query]:
+def read_queries(path: Path) -> dict[str, Query]:
+    """The queries of a file, by id."""
     queries: dict[str, Query] = {}
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         try:
             row = json.loads(line)
             query = Query(row["_id"], row["text"], row.get("metadata") or {})
@@ -130,7 +132,7 @@ def _whole(text: str) -> str:
 def _read_qrels(path: Path, queries: Mapping[str, Query], tools: set[ToolId]) -> Gold:
     found: dict[str, set[ToolId]] = {}
     seen: set[str] = set()
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         cells = line.split("\t")
         if number == 1 and cells[0] == "query-id":
             continue

@@ -11,6 +11,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kinds import Context, check_names
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.settings import DenseSettings, RetrieverSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
@@ -74,8 +75,12 @@ def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Ch
     tools = read_tools(config.catalogue, config.format)
     training = {}
     for name, settings in config.retrievers.items():
-        if isinstance(settings, DenseSettings) and settings.train is not None:
-            from pipelines.training_sets import training_sets
+        if isinstance(settings, (DenseSettings, MassToolSettings)) and settings.train is not None:
+            from pipelines.training_sets import labelled_set, training_sets
 
-            training[name] = training_sets(settings.train, config.text)
+            learns = settings.train
+            if isinstance(learns, MassToolTraining):
+                training[name] = labelled_set(learns, config.text)
+            else:
+                training[name] = training_sets(learns, config.text)
     return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training)

@@ -39,15 +39,18 @@ def build(arguments: argparse.Namespace) -> int:
 def add(arguments: argparse.Namespace) -> int:
     tools = read_tools(tuple(arguments.catalogue), arguments.format)
     context = make_context(arguments.device, sys.stderr.isatty())
-    return _tell(arguments.index, add_tools(arguments.index, tools, context, arguments.wait))
+    return tell_change(arguments.index, add_tools(arguments.index, tools, context, arguments.wait))
 
 
 def remove(arguments: argparse.Namespace) -> int:
     ids = [line for line in _lines(arguments.ids) if line.strip()]
-    return _tell(arguments.index, remove_tools(arguments.index, ids, make_context(arguments.device), arguments.wait))
+    return tell_change(
+        arguments.index, remove_tools(arguments.index, ids, make_context(arguments.device), arguments.wait)
+    )
 
 
-def _tell(folder: Path, change: Change) -> int:
+def tell_change(folder: Path, change: Change) -> int:
+    """Says what a writer did."""
     counts = {name: value for name, value in dataclasses.asdict(change).items() if isinstance(value, int) and value}
     told = ", ".join(f"{value} {name}" for name, value in counts.items()) or "nothing to do"
     say(f"{folder}: {told}, fingerprint {change.fingerprint}")
@@ -119,9 +122,12 @@ def search(arguments: argparse.Namespace) -> int:
     index = Index(arguments.index, make_context(arguments.device))
     utterances = _lines(arguments.text)
     names = arguments.retriever or index.names
-    found = {name: ToolSearch(index, name).find(utterances, arguments.k) for name in names}
+    searches = {name: ToolSearch(index, name) for name in names}
+    found = {name: search.find(utterances, arguments.k, detecting=False) for name, search in searches.items()}
+    told = {name: search.detect(utterances) for name, search in searches.items() if search.detects}
     for place, utterance in enumerate(utterances):
         answers = {name: rankings[place] for name, rankings in found.items()}
+        verdicts = {name: each for name, many in told.items() if (each := many[place]) is not None}
         if arguments.json:
             say(
                 json.dumps(
@@ -129,12 +135,16 @@ def search(arguments: argparse.Namespace) -> int:
                         "query": utterance,
                         "fingerprint": index.fingerprint,
                         "tools": {name: [hit._asdict() for hit in ranking] for name, ranking in answers.items()},
+                        "detection": {name: dataclasses.asdict(verdict) for name, verdict in verdicts.items()},
                     },
                     ensure_ascii=False,
                 )
             )
         else:
             _table(utterance, answers, arguments.k)
+            for name, verdict in verdicts.items():
+                word = "a tool" if verdict.needs_tool else "no tool"
+                say(f"   {name}: needs {word} ({verdict.probability:.2f}, threshold {verdict.threshold:.2f})")
     return 0
 
 

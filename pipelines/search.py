@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
+from pipelines.detecting import Detection, detect, find_detector
 from pipelines.phrasing import phrase
 from retrievers.errors import BadInput
 from retrievers.fusion import with_raw
@@ -32,10 +33,13 @@ class Found:
     rewrite: Rewrite | None = None
     lists: tuple[Ranking, ...] = ()
     """One a line of the rewrite."""
+    detection: Detection | None = None
+    """None: the index has no detector, or it was not asked."""
 
 
 class ToolSearch:
-    """Utterances in, ranked tools out: raw retrieval, and a rewriter beside it where there is one."""
+    """Utterances in, ranked tools out: the detector first where the index has one, then raw retrieval, and a rewriter
+    beside it where there is one."""
 
     def __init__(
         self,
@@ -46,19 +50,47 @@ class ToolSearch:
         phrasing: str = "named",
     ) -> None:
         """`phrasing` is how tools are shown to a rewriter that is shown some."""
-        self._retriever = index.retriever(retriever)
+        self._retriever, self._detector = index.retriever(retriever), find_detector(index, retriever)
         self._names = index.exact_names()
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
         self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint
         self.fields, self.tools = index.manifest.text, index.tools
 
-    def find(self, utterances: Sequence[str], k: int) -> list[Ranking]:
-        """One ranking an utterance. A tool that the utterance names outright stands first."""
-        return [found.ranking for found in self.explain(utterances, k)]
+    @property
+    def detects(self) -> bool:
+        """Can the index tell which utterances need a tool?"""
+        return self._detector is not None
 
-    def explain(self, utterances: Sequence[str], k: int) -> list[Found]:
-        """Rankings with what led to them."""
+    def find(self, utterances: Sequence[str], k: int, detecting: bool = True) -> list[Ranking]:
+        """One ranking an utterance. A tool that the utterance names outright stands first."""
+        return [found.ranking for found in self.explain(utterances, k, detecting)]
+
+    def explain(
+        self, utterances: Sequence[str], k: int, detecting: bool = True, threshold: float | None = None
+    ) -> list[Found]:
+        """Rankings with what led to them. What needs no tool gets none, unless the detector is not asked.
+
+        `threshold` takes the place of the detector's own.
+        """
+        verdicts = self.detect(utterances, threshold) if detecting else [None] * len(utterances)
+        asked = [place for place, verdict in enumerate(verdicts) if verdict is None or verdict.needs_tool]
+        found = [Found(Ranking(), Ranking(), detection=verdict) for verdict in verdicts]
+        for place, each in zip(asked, self._explain([utterances[place] for place in asked], k), strict=True):
+            found[place] = replace(each, detection=verdicts[place])
+        return found
+
+    def detect(self, utterances: Sequence[str], threshold: float | None = None) -> list[Detection | None]:
+        """Whether each utterance needs a tool; None where the index cannot tell. One that names a tool needs it."""
+        if self._detector is None:
+            return [None] * len(utterances)
+        verdicts = detect(self._detector, utterances, threshold)
+        return [
+            replace(verdict, needs_tool=verdict.needs_tool or bool(self._names.find(utterance)))
+            for utterance, verdict in zip(utterances, verdicts, strict=True)
+        ]
+
+    def _explain(self, utterances: Sequence[str], k: int) -> list[Found]:
         if self._rewriter is None:
             raw = self._retriever.search(utterances, k)
             return [

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pipelines.data import DataSet, Gold, load_dataset
+from pipelines.labels import Label, has_labels, load_labels
 from pipelines.protocols import apply_protocol, leave_one_out
 from retrievers.errors import BadInput
+from retrievers.masstool.settings import MassToolTraining
 from retrievers.settings import DenseTraining
 from retrievers.text import clean, document
-from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.tuning.examples import Examples, Labels, TrainingSet
+
+NONE = Labels()
+
+
+def labelled_set(settings: MassToolTraining, text: Sequence[str]) -> list[TrainingSet]:
+    """The one data set MassTool learns from, with labels: those it names, or else the data set's own."""
+    source = settings.data[0]
+    data = apply_protocol(load_dataset(source.path), settings.protocol)
+    found = training_set(data, source.text or text)
+    folders = settings.labels or ((source.path,) if has_labels(source.path) else ())
+    labels = [load_labels(folder) for folder in folders]
+    # Queries that the protocol keeps for dev and test of this data set must not come in by another door.
+    kept = {clean(data.queries[query].text) for split in ("dev", "test") for query in data.gold.get(split, {})}
+    train = _labels([each for one in labels for each in one.split("train")], kept)
+    dev = _labels([each for one in labels for each in one.split("dev")], set(train.queries))
+    if labels and not any(train.needs):
+        train = _labels([], set(), train, found.train.queries)
+    if labels and not any(dev.needs):
+        dev = _labels([], set(), dev, found.dev.queries)
+    return [replace(found, labels=train, dev_labels=dev)]
+
+
+def _labels(rows: Sequence[Label], kept: set[str], more: Labels = NONE, needing: Sequence[str] = ()) -> Labels:
+    """Labels as the retrievers' room takes them, without the texts that are kept out; `needing` all need a tool."""
+    pairs = [(text, each.needs) for each in rows if (text := clean(each.text)) and text not in kept]
+    pairs += [*zip(more.queries, more.needs, strict=True), *((text, True) for text in needing)]
+    return Labels(tuple(text for text, _ in pairs), tuple(needs for _, needs in pairs))
 
 
 def training_sets(settings: DenseTraining, text: Sequence[str]) -> list[TrainingSet]:
@@ -27,7 +57,7 @@ def training_set(data: DataSet, text: Sequence[str]) -> TrainingSet:
     rows = {tool.id: row for row, tool in enumerate(data.tools)}
     documents = tuple(clean(document(tool, text)) for tool in data.tools)
     train, dev = (_examples(data, data.split(split), rows) for split in ("train", "dev"))
-    return TrainingSet(data.name, documents, train, dev)
+    return TrainingSet(data.name, documents, train, dev, tuple(tool.id for tool in data.tools))
 
 
 def _examples(data: DataSet, gold: Gold, rows: Mapping[str, int]) -> Examples:

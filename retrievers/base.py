@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,7 +39,15 @@ class VectorCache(Protocol):
         ...
 
 
+@runtime_checkable
 class Detector(Protocol):
     """Says which queries need a tool at all."""
 
-    def needs_tool(self, queries: Sequence[str]) -> list[bool]: ...
+    @property
+    def threshold(self) -> float:
+        """From this probability on a tool is needed; chosen on dev."""
+        ...
+
+    def probabilities(self, queries: Sequence[str]) -> list[float]:
+        """How likely each query needs a tool."""
+        ...

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
-from retrievers.base import Retriever, VectorCache
-from retrievers.embeddings import EmbeddingCache
+from retrievers.base import Retriever
+from retrievers.embeddings import embed
 from retrievers.encoder import Encoder
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.kinds import Arrays, Block, Context
@@ -21,8 +20,6 @@ from retrievers.types import Ranking
 
 SCORES_AT_ONCE = 16_000_000
 """Scores held in memory at a time (64 MB)."""
-CHUNK = 512
-"""Documents embedded between two writes to the cache: what a killed build loses at the most."""
 
 
 class DenseKind:
@@ -55,7 +52,7 @@ class DenseKind:
         return {"weights": self._encoder.fingerprint}
 
     def rows(self, documents: Sequence[str]) -> Arrays:
-        return self._with_graph(self._embed([clean(document) for document in documents]))
+        return self._with_graph(embed(self._encoder, [clean(document) for document in documents], self._context))
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:
         return self._with_graph(np.concatenate([block.arrays["vectors"][block.live] for block in blocks]))
@@ -71,32 +68,6 @@ class DenseKind:
         from retrievers import ann
 
         return {"vectors": vectors, "graph": ann.build(vectors, self._settings.ann_links)}
-
-    def _cache(self) -> VectorCache | None:
-        model, context = self._encoder.fingerprint, self._context
-        if context.vectors is not None:
-            return context.vectors(model)
-        return EmbeddingCache(context.cache, model) if context.cache else None
-
-    def _embed(self, texts: Sequence[str]) -> np.ndarray:
-        cache = self._cache()
-        known = cache.get(texts) if cache else {}
-        # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
-        missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
-        # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
-        shown = self._context.show_progress and missing
-        bar = tqdm(total=len(missing), unit="tool", desc="embedding") if shown else None
-        for start in range(0, len(missing), CHUNK):
-            some = missing[start : start + CHUNK]
-            vectors = self._encoder.documents(some)
-            if cache:
-                cache.put(some, vectors)
-            known.update(zip(some, vectors, strict=True))
-            if bar:
-                bar.update(len(some))
-        if bar:
-            bar.close()
-        return np.stack([known[text] for text in texts])
 
 
 class Dense:

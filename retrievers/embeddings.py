@@ -10,11 +10,21 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from tqdm import tqdm
 
+from retrievers.base import VectorCache
+from retrievers.encoder import Encoder
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.index.files import disk_room
+
+if TYPE_CHECKING:
+    from retrievers.kinds import Context
+
+CHUNK = 512
+"""Texts embedded between two writes to the cache: what a killed build loses at the most."""
 
 
 class EmbeddingCache:
@@ -64,6 +74,35 @@ class EmbeddingCache:
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise IndexBusy(f"another process holds {cache}; nothing was changed") from error
             raise BadInput(f"{cache} cannot be used ({error}); delete it, it is made again") from error
+
+
+def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str = "documents") -> np.ndarray:
+    """(texts, dimensions): vectors of documents or queries, out of the cache where they are in it."""
+    name = encoder.fingerprint if method == "documents" else f"{encoder.fingerprint}-{method}"
+    cache = _kept(context, name)
+    known = cache.get(texts) if cache else {}
+    # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
+    missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
+    # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
+    unit = "tool" if method == "documents" else "query"
+    bar = tqdm(total=len(missing), unit=unit, desc="embedding") if context.show_progress and missing else None
+    for start in range(0, len(missing), CHUNK):
+        some = missing[start : start + CHUNK]
+        vectors = getattr(encoder, method)(some)
+        if cache:
+            cache.put(some, vectors)
+        known.update(zip(some, vectors, strict=True))
+        if bar:
+            bar.update(len(some))
+    if bar:
+        bar.close()
+    return np.stack([known[text] for text in texts])
+
+
+def _kept(context: Context, name: str) -> VectorCache | None:
+    if context.vectors is not None:
+        return context.vectors(name)
+    return EmbeddingCache(context.cache, name) if context.cache else None
 
 
 def text_key(text: str) -> bytes:

@@ -15,9 +15,11 @@ import numpy as np
 
 from retrievers.base import FindModel, Retriever, VectorCache
 from retrievers.errors import BadInput, IndexBroken
+from retrievers.masstool.settings import MassToolSettings
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings, RetrieverSettings
 from retrievers.tuning.examples import TrainingSet
+from retrievers.types import ToolId
 
 Arrays = dict[str, np.ndarray]
 
@@ -77,16 +79,31 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class Rememberer(Protocol):
+    """A kind that remembers which tools a query turned out to need, and finds them for the next one like it."""
+
+    def remember(self, queries: Sequence[str]) -> np.ndarray:
+        """(queries, dimensions): what each is recognised by."""
+        ...
+
+    def recall(self, keys: np.ndarray, pairs: list[tuple[str, tuple[ToolId, ...]]]) -> None:
+        """What was remembered so far, for the retriever that is opened next."""
+        ...
+
+
 KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
     "hybrid": "retrievers.hybrid:HybridKind",
+    "masstool": "retrievers.masstool.kind:MassToolKind",
     "milvus": "retrievers.milvus:MilvusKind",
 }
 SETTINGS: dict[str, type] = {
     "bm25": BM25Settings,
     "dense": DenseSettings,
     "hybrid": HybridSettings,
+    "masstool": MassToolSettings,
     "milvus": MilvusSettings,
 }
 

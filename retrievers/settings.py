@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retrievers.errors import BadInput
+from retrievers.masstool.settings import MassToolSettings
+from retrievers.sources import TrainingSource as TrainingSource
 from retrievers.types import Ranking
 
 
@@ -64,16 +66,6 @@ class BM25Settings:
     def __post_init__(self) -> None:
         if self.k1 <= 0 or not 0 <= self.b <= 1:
             raise BadInput(f"BM25 wants k1 > 0 and b between 0 and 1, not k1={self.k1:g}, b={self.b:g}")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSource:
-    """A data set to learn from."""
-
-    path: str
-    """A data set folder, or `bundled:sample`."""
-    text: tuple[str, ...] = ()
-    """Which parts of a tool are read; the index's own when not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +172,4 @@ class MilvusSettings:
             raise BadInput("at least 1", "batch_size")
 
 
-RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | MilvusSettings
+RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | MilvusSettings | MassToolSettings

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pipelines.batch.answers import Known
@@ -18,6 +18,7 @@ from pipelines.batch.journal import BAD, GOOD, Tally
 from pipelines.batch.parts import Loaded
 from pipelines.batch.rows import Bad, Row, RowReader
 from pipelines.batch.sources import Chunk
+from pipelines.detecting import Detection
 from pipelines.search import DEPTH
 from retrievers.types import Ranking
 from rewrite.backends.streams import Stream, open_stream
@@ -65,7 +66,7 @@ class Expander:
     """Expands chunks with what is loaded."""
 
     def __init__(self, parts: Loaded, reader: RowReader, key: Callable[[str], str], memory: Memory, k: int) -> None:
-        self._rewriter, self._search = parts.rewriter, parts.search
+        self._rewriter, self._search, self._detecting = parts.rewriter, parts.search, parts.detecting
         self._reader, self._key, self._memory, self._k = reader, key, memory, k
         self._open: dict[int, _Open] = {}
         self._queue: deque[tuple[str, Prompt]] = deque()
@@ -150,11 +151,11 @@ class Expander:
         ]
         texts = list(dict.fromkeys(row.text for row in rows if isinstance(row, Row)))
         rewrites = {text: self._read(opened.known[opened.keys[text]]) for text in texts} if self._rewriter else {}
-        tools = self._tools(texts, rewrites, opened)
+        tools, verdicts = self._tools(texts, rewrites, opened), self._verdicts(texts)
         answers = {key: opened.known[key] for key in opened.asked}
         tally = Tally(len(rows), sum(isinstance(row, Bad) for row in rows), len(answers))
         tally.tokens = sum(known.tokens for known in answers.values())
-        lines = [self._line(row, rewrites, tools, tally) for row in rows]
+        lines = [self._line(row, rewrites, tools, verdicts, tally) for row in rows]
         return Done(number, lines, tally, answers)
 
     def _read(self, known: Known) -> Rewrite:
@@ -167,12 +168,19 @@ class Expander:
         if self._search is None:
             return {}
         if not rewrites:
-            return dict(zip(texts, self._search.find(texts, self._k), strict=True))
+            return dict(zip(texts, self._search.find(texts, self._k, detecting=False), strict=True))
         raw = opened.raw or self._raw(list(opened.keys))
         lists = self._search.lists([rewrites[text] for text in texts])
         return {
             text: self._search.fuse(text, raw[text], lines, self._k) for text, lines in zip(texts, lists, strict=True)
         }
+
+    def _verdicts(self, texts: Sequence[str]) -> dict[str, Detection]:
+        """Which utterances need a tool; empty where nobody can tell, or is not asked."""
+        if self._search is None or not self._detecting or not self._search.detects:
+            return {}
+        found = zip(texts, self._search.detect(texts), strict=True)
+        return {text: verdict for text, verdict in found if verdict is not None}
 
     def _raw(self, texts: Sequence[str]) -> dict[str, Ranking]:
         """What the utterances find by themselves. All of a chunk are asked together, whatever is known of them:
@@ -180,7 +188,14 @@ class Expander:
         assert self._search is not None
         return dict(zip(texts, self._search.ask(texts, max(self._k, DEPTH)), strict=True))
 
-    def _line(self, row: Row | Bad, rewrites: dict[str, Rewrite], tools: dict[str, Ranking], tally: Tally) -> bytes:
+    def _line(
+        self,
+        row: Row | Bad,
+        rewrites: dict[str, Rewrite],
+        tools: dict[str, Ranking],
+        verdicts: dict[str, Detection],
+        tally: Tally,
+    ) -> bytes:
         if isinstance(row, Bad):
             facts: dict[str, Any] = {"line": row.number, "id": row.id, "error": row.reason, "raw": row.raw}
             return BAD + _json(facts)
@@ -190,7 +205,11 @@ class Expander:
             tally.statuses[rewrite.status] = tally.statuses.get(rewrite.status, 0) + 1
             tally.lines += len(rewrite.lines)
         if self._search is not None:
-            facts["tools"] = [{"id": tool, "score": round(score, 6)} for tool, score in tools[row.text]]
+            verdict = verdicts.get(row.text)
+            found = tools[row.text] if verdict is None or verdict.needs_tool else Ranking()
+            facts["tools"] = [{"id": tool, "score": round(score, 6)} for tool, score in found]
+            if verdict is not None:
+                facts["detection"] = asdict(verdict)
         return GOOD + _json(facts)
 
 

@@ -49,6 +49,7 @@ class Plan:
             "index": None if self.fingerprint is None else {"retriever": self.config.retriever, "is": self.fingerprint},
             "fusion": None if self.fingerprint is None or rewriter is None else asdict(self.fusion),
             "k": None if self.fingerprint is None else self.config.k,
+            **({} if self.config.detect else {"detect": False}),
             "input": {key: settings[key] for key in ("text", "id", "most_characters")},
             "order": self.config.order,
             "chunk": self.config.chunk,
@@ -77,6 +78,8 @@ class Loaded:
 
     rewriter: Rewriter | None
     search: ToolSearch | None
+    detecting: bool = True
+    """Is the index's detector asked, where it has one?"""
 
 
 def load(plan: Plan, device: str | None) -> Loaded:
@@ -88,7 +91,7 @@ def load(plan: Plan, device: str | None) -> Loaded:
     if config.index is not None:
         phrasing = plan.rewriter.phrasing if plan.rewriter is not None else PHRASING
         search = ToolSearch(_index(config, device), config.retriever, fusion=plan.fusion, phrasing=phrasing)
-    return Loaded(rewriter, search)
+    return Loaded(rewriter, search, config.detect)
 
 
 def _index(config: BatchConfig, device: str | None) -> Index:

@@ -60,6 +60,8 @@ class BatchConfig:
     """How raw and rewritten lists become one; not set: as the rewriter's card says."""
     k: int = 10
     """Tools a row."""
+    detect: bool = True
+    """What needs no tool gets none, where the index can tell."""
     input: InputSettings = field(default_factory=InputSettings)
     output_format: Literal["jsonl", "csv", "parquet", "trec"] | None = None
     """Not set: as the output's name says."""

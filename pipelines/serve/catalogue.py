@@ -13,7 +13,7 @@ from pipelines.search import ToolSearch
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, OutOfDisk
-from retrievers.index import Change, Index, add, remove
+from retrievers.index import Change, Index, add, confirm, remove
 from retrievers.index import manifest as manifests
 from retrievers.types import Tool
 
@@ -68,6 +68,11 @@ class LiveCatalogue:
     async def delete(self, tool: str) -> Change:
         """Takes a tool out."""
         return await self._write(lambda: self._remove([tool]))
+
+    async def confirm(self, utterance: str, tools: Sequence[str]) -> Change:
+        """Has the retrievers that remember find these tools for the next utterance like it."""
+        context = self.current.index.context
+        return await self._write(lambda: confirm(self._folder, [(utterance, tools)], context, WRITER_SECONDS))
 
     async def show_as(self, phrasing: str) -> None:
         """Has tools shown in another way, as another rewriter wants it."""

@@ -118,7 +118,7 @@ async def rewrite(body: wire.RewriteRequest, parts: Parts, who: Who) -> Response
     "/v1/feedback", response_model=wire.FeedbackResponse, responses=errors(*BODY, 404, 503, 507), tags=["search"]
 )
 async def feedback(body: wire.FeedbackRequest, parts: Parts, who: Who) -> Response:
-    """Confirms which tools were the right ones; retrievers and rewriters learn from it later."""
+    """Confirms which tools were the right ones; retrievers and rewriters learn from it later, or at once."""
     checked(parts, body.utterance)
     allow(who, "write")
     if parts.feedback is None:
@@ -139,6 +139,8 @@ async def feedback(body: wire.FeedbackRequest, parts: Parts, who: Who) -> Respon
         log.error("feedback cannot be written: %s", error)
         raise Refusal(507, "disk_full", "the server cannot keep this now") from error
     parts.metrics.feedback.inc()
+    if parts.config.learn:
+        await parts.catalogue.confirm(body.utterance, list(dict.fromkeys(body.tools)))
     return reply(wire.FeedbackResponse())
 
 

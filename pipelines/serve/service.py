@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from pipelines.detecting import Detection
 from pipelines.search import DEPTH
 from pipelines.serve import wire
 from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
@@ -44,6 +45,8 @@ class _Task:
     forced: bool = False
     """The caller wants a rewrite of every utterance, however sure the raw one is."""
     format: str | None = None
+    detecting: bool = False
+    threshold: float | None = None
 
 
 class SearchService:
@@ -74,6 +77,8 @@ class SearchService:
             timings,
             request.rewrite == "on",
             request.format,
+            request.detect == "auto",
+            request.least_probability,
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
         raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]
@@ -128,6 +133,9 @@ class SearchService:
 
     async def _one(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking], asked: bool) -> wire.SearchResult:
         rewritten, lists, fallback = None, list[Ranking](), None
+        verdict = await self._verdict(task, utterance, raw)
+        if verdict is not None and not verdict.needs_tool:
+            return wire.SearchResult(detection=_told(verdict), rewrite=None, fallback=None, tools=[])
         fusion = _fusion(task)
         if asked and fusion.sure is not None:
             asked = not fusion.is_sure(await asyncio.shield(raw))
@@ -149,12 +157,22 @@ class SearchService:
         tools = tools_on_wire(task.snapshot, fused, ranking, lists)
         task.timings.add("fuse", began)
         return wire.SearchResult(
-            detection=None,
+            detection=_told(verdict),
             rewrite=rewrite_on_wire(rewritten) if rewritten else None,
             fallback=fallback,
             tools=tools,
             definitions=await self._pasting.of(task.snapshot, task.format, fused.ids),
         )
+
+    async def _verdict(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking]) -> Detection | None:
+        """Does it need a tool? Asked after the raw search, whose vector is still known, and before the rewriter."""
+        if not task.detecting or not task.snapshot.search.detects:
+            return None
+        await asyncio.shield(raw)
+        began = time.monotonic()
+        verdicts = await asyncio.to_thread(task.snapshot.search.detect, [utterance], task.threshold)
+        task.timings.add("detect", began)
+        return verdicts[0]
 
     async def _raw(self, task: _Task, utterance: str) -> Ranking:
         began = time.monotonic()
@@ -240,3 +258,7 @@ def _fusion(task: _Task) -> RewriteFusion:
     fusion = task.loaded.fusion if task.loaded else RewriteFusion()
     fusion = replace(fusion, sure=None) if task.forced else fusion
     return fusion if fusion.raw < 1 else RewriteFusion()
+
+
+def _told(verdict: Detection | None) -> wire.Detection | None:
+    return wire.Detection(**asdict(verdict)) if verdict is not None else None

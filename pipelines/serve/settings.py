@@ -238,6 +238,8 @@ class ServeConfig:
     """Threads that search."""
     batch: int = 16
     """Texts that are searched together at the most; more are padded more than they gain."""
+    learn: bool = False
+    """Have the index remember feedback at once; it must have a retriever of kind masstool."""
     feedback: str = ""
     """The folder for what callers confirm; empty: not taken, or put into the database where there is one."""
     imports: Imports = field(default_factory=Imports)

@@ -43,6 +43,15 @@ class SearchRequest(_In):
     rewrite: Literal["auto", "on", "off"] = Field(
         default="auto", description="auto: as the rewriter's card advises. on: ask it anyway. off: raw retrieval alone."
     )
+    detect: Literal["auto", "off"] = Field(
+        default="auto", description="auto: what needs no tool gets none, where the index can tell. off: search anyway."
+    )
+    least_probability: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="From which probability on an utterance needs a tool; null: as chosen when the index was trained.",
+    )
     filters: Filters | None = None
     deadline_ms: int | None = Field(
         default=None,
@@ -93,12 +102,14 @@ class Detection(_Out):
     """Whether the utterance needs a tool at all."""
 
     needs_tool: bool
+    probability: float
+    threshold: float = Field(description="From which probability on a tool is needed.")
 
 
 class SearchResult(_Out):
     """What was found for one utterance."""
 
-    detection: Detection | None = Field(description="null: the index has no detector, so every utterance is searched.")
+    detection: Detection | None = Field(description="null: the index has no detector, or it was not asked.")
     rewrite: Rewritten | None = Field(description="null: the rewriter was not asked, or did not answer in time.")
     fallback: Fallback | None = Field(description="null: nothing went wrong.")
     tools: list[FoundTool]

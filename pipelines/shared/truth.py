@@ -53,8 +53,10 @@ class News:
 
 
 def settings_of(manifest: Manifest) -> str:
-    """What the database keeps of a manifest."""
+    """What the database keeps of a manifest; queries that a folder remembers stay there."""
     facts = asdict(Manifest(manifest.text, manifest.retrievers))
+    for part in facts["retrievers"].values():
+        del part["extras"]
     return json.dumps(facts, sort_keys=True, ensure_ascii=False)
 
 

@@ -46,6 +46,8 @@ class Part:
     """The folder of the model that was trained for this index; "": none was."""
     files: dict[str, Entry] = field(default_factory=dict)
     """The model's files, by their path inside its folder."""
+    extras: dict[str, Entry] = field(default_factory=dict)
+    """What was added to the retriever since, such as confirmed queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Manifest:
 
     def entries(self) -> list[Entry]:
         """All files this manifest needs."""
-        models = [entry for part in self.retrievers.values() for entry in part.files.values()]
+        parts = self.retrievers.values()
+        models = [entry for part in parts for entry in (*part.files.values(), *part.extras.values())]
         return models + [entry for segment in self.segments for entry in segment.entries()]
 
     def files(self) -> set[str]:
@@ -71,7 +74,11 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The bytes on disk, the same for the same content. The last line is the hash of those before it."""
-        facts = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False)
+        whole = asdict(self)
+        for part in whole["retrievers"].values():
+            if not part["extras"]:  # an index without them is the same as before there were any
+                del part["extras"]
+        facts = json.dumps({"format": FORMAT, **whole}, indent=1, sort_keys=True, ensure_ascii=False)
         body = facts.encode("utf-8", "replace")
         return body[:-2] + f',\n "seal": "{_seal(body[:-2])}"\n}}\n'.encode()
 
@@ -132,7 +139,7 @@ def decode(facts: dict[str, Any]) -> Manifest:
     return Manifest(
         text=tuple(facts["text"]),
         retrievers={
-            name: Part(**{**part, "files": {path: Entry(**entry) for path, entry in part["files"].items()}})
+            name: Part(**{**part, "files": _entries(part["files"]), "extras": _entries(part.get("extras", {}))})
             for name, part in facts["retrievers"].items()
         },
         segments=tuple(
@@ -148,3 +155,7 @@ def decode(facts: dict[str, Any]) -> Manifest:
             for segment in facts["segments"]
         ),
     )
+
+
+def _entries(named: dict[str, Any]) -> dict[str, Entry]:
+    return {name: Entry(**entry) for name, entry in named.items()}

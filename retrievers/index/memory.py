@@ -56,6 +56,7 @@ class MemoryIndex(Index):
         self.source, self.folder, self.context = source, models, context
         self.manifest, self.fingerprint, self.runs = manifest, fingerprint, tuple(runs)
         self._retrievers: dict[str, Retriever] = {}
+        self._confirmed = dict.fromkeys(manifest.retrievers)  # a database's feedback is for training
         self._blocks = {name: [run.block(name) for run in self.runs] for name in manifest.retrievers}
         live = np.concatenate([run.live for run in self.runs])
         held = [run.lines for run in self.runs]

@@ -10,11 +10,12 @@ import numpy as np
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, IndexBroken, ModelMismatch
 from retrievers.fusion import ExactNames
+from retrievers.index import confirmed
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.files import check, get_array
 from retrievers.index.manifest import Part, Segment
-from retrievers.kinds import Block, Context, Kind, make_kind, settings_from_json
+from retrievers.kinds import Block, Context, Kind, Rememberer, make_kind, settings_from_json
 from retrievers.rows import Rows
 
 ATTEMPTS = 20
@@ -77,6 +78,9 @@ class Index:
                     name: blocks(self.folder, self.manifest.segments, name, self._arrays)
                     for name in self.manifest.retrievers
                 }
+                self._confirmed = {
+                    name: confirmed.read(self.folder, part.extras) for name, part in self.manifest.retrievers.items()
+                }
                 break
             except FileNotFoundError as error:
                 # The same manifest may be back with its files by now, so that one look is not enough.
@@ -115,6 +119,9 @@ class Index:
             part = self.manifest.retrievers[name]
             kind = open_kind(self.folder, part, self.context)
             check_identity(self.name, name, part.identity, kind.identity())
+            remembered = self._confirmed[name]
+            if remembered is not None and isinstance(kind, Rememberer):
+                kind.recall(*remembered)
             self._retrievers[name] = kind.open(
                 self._blocks[name], self.rows, f"{self.fingerprint}/{name}", self.retriever
             )

@@ -1,4 +1,4 @@
-"""Everything that changes an index folder: build, add, remove.
+"""Everything that changes an index folder: build, add, remove, confirm.
 
 An index is a list of segments that are never changed. `add` writes one more segment, `remove` marks rows dead; both
 then replace the manifest in one step. When small segments or dead rows pile up they are folded together, which copies
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.errors import BadInput, IndexMissing
+from retrievers.index import confirmed
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
@@ -42,6 +43,7 @@ class Change:
     updated: int = 0
     unchanged: int = 0
     removed: int = 0
+    confirmed: int = 0
 
 
 def build(
@@ -149,6 +151,19 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
             changed = fold(folder, changed, _kinds(folder, manifest, context))
         fingerprint = _commit(folder, manifest, changed)
     return Change(fingerprint, removed=len(wanted))
+
+
+def confirm(
+    folder: Path, pairs: Sequence[tuple[str, Sequence[ToolId]]], context: Context, wait: float = WAIT
+) -> Change:
+    """Adds queries whose tools are known to be right, to be found for the next query like them. Trains nothing."""
+    manifests.read(folder)
+    with writer_lock(folder, wait), _tidy(folder):
+        manifest, _ = manifests.read(folder)
+        fresh = confirmed.checked(pairs, _live_tools(folder, manifest)[1], folder)
+        changed = confirmed.write(folder, manifest, _kinds(folder, manifest, context), fresh)
+        fingerprint = _commit(folder, manifest, changed)
+    return Change(fingerprint, confirmed=len(fresh))
 
 
 def check_tools(tools: Sequence[Tool]) -> None:

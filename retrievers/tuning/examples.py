@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retrievers.errors import BadInput
+from retrievers.types import ToolId
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,14 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True)
+class Labels:
+    """Queries, and which of them need a tool."""
+
+    queries: tuple[str, ...] = ()
+    needs: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSet:
     """One catalogue with its training and dev queries."""
 
@@ -27,6 +36,10 @@ class TrainingSet:
     documents: tuple[str, ...]
     train: Examples
     dev: Examples
+    ids: tuple[ToolId, ...] = ()
+    """The documents' tools, for kinds that remember which tools a query needs."""
+    labels: Labels = Labels()
+    dev_labels: Labels = Labels()
 
     def __post_init__(self) -> None:
         if not self.train or not self.dev:

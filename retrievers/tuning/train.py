@@ -9,26 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from retrievers.encoder import check_device, fingerprint
 from retrievers.errors import BadInput
 from retrievers.settings import DenseTraining
-from retrievers.tuning.examples import TrainingSet, recall
+from retrievers.tuning.examples import TrainingSet
+from retrievers.tuning.judging import METRIC, DevRecall, blend, mine
 from retrievers.tuning.loss import CatalogueLoss
-
-METRIC = "recall@5"
 
 
 def tune(
@@ -51,7 +48,7 @@ def tune(
     before = evaluator(model)
     losses: dict[str, torch.nn.Module] = {
         each.name: CatalogueLoss(
-            model, each, _mine(model, each, settings, cuda), settings.temperature, settings.candidates, settings.seed
+            model, each, mine(model, each, settings, cuda), settings.temperature, settings.candidates, settings.seed
         )
         for each in sets
     }
@@ -67,7 +64,7 @@ def tune(
         if not (half / "trainer_state.json").exists():  # written last: a kill came in between
             shutil.rmtree(half)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(work)))  # type: ignore[no-untyped-call]
-    blend, scores = _blend(model, original, evaluator, settings.blends)
+    share, scores = blend(model, original, evaluator, settings.blends)
     history = [
         {"epoch": row["epoch"], METRIC: row[f"eval_{METRIC}"]}
         for row in trainer.state.log_history
@@ -75,8 +72,8 @@ def tune(
     ]
     facts = {
         "before": before,
-        "after": scores[blend],
-        "blend": blend,
+        "after": scores[share],
+        "blend": share,
         "blends": scores,
         "history": history,
         "settings": asdict(settings),
@@ -89,59 +86,6 @@ class _Trainer(SentenceTransformerTrainer):
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         pass
-
-
-class DevRecall(SentenceEvaluator):
-    """Recall@5 over the dev queries of every set, each ranked against its whole catalogue; the mean decides."""
-
-    def __init__(self, sets: Sequence[TrainingSet], cuda: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._sets, self._cuda = sets, cuda
-        self.primary_metric = METRIC
-
-    def __call__(
-        self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1
-    ) -> dict[str, float]:
-        found = {}
-        for each in self._sets:
-            top = _nearest(model, each.dev.queries, each.documents, 5, self._cuda)
-            found[f"{each.name}_{METRIC}"] = recall(top.tolist(), each.dev.gold)
-        return {METRIC: sum(found.values()) / len(found), **found}
-
-
-def _encode(encode: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool) -> torch.Tensor:
-    half = torch.bfloat16 if cuda and torch.cuda.is_bf16_supported() else torch.float16
-    with torch.no_grad(), torch.autocast("cuda", half, enabled=cuda):
-        vectors = encode(
-            list(texts),
-            batch_size=256 if cuda else 64,
-            normalize_embeddings=True,
-            convert_to_tensor=True,
-            show_progress_bar=False,
-        )
-    return vectors.float()
-
-
-def _nearest(model: Any, queries: Sequence[str], documents: Sequence[str], k: int, cuda: bool) -> np.ndarray:
-    """(queries, k) rows of the nearest documents, encoded as a search will encode them."""
-    known = _encode(model.encode_document, documents, cuda)
-    asked = _encode(model.encode_query, queries, cuda)
-    top: np.ndarray = (asked @ known.T).topk(min(k, len(documents))).indices.cpu().numpy()
-    return top
-
-
-def _mine(model: Any, data: TrainingSet, settings: DenseTraining, cuda: bool) -> list[list[int]]:
-    """For every training query the nearest candidates that are wrong; none where the whole catalogue is looked at."""
-    candidates = data.candidates()
-    if len(candidates) <= settings.candidates or not settings.hard_negatives:
-        return [[] for _ in data.train.queries]
-    texts = [data.documents[row] for row in candidates]
-    most = max(map(len, data.train.gold))
-    near = _nearest(model, data.train.queries, texts, settings.hard_negatives + most, cuda)
-    return [
-        [candidates[i] for i in places if candidates[i] not in gold][: settings.hard_negatives]
-        for places, gold in zip(near.tolist(), data.train.gold, strict=True)
-    ]
 
 
 def _dataset(data: TrainingSet, prompt: str) -> Dataset:
@@ -172,31 +116,6 @@ def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) 
         disable_tqdm=not progress,
         report_to="none",
     )
-
-
-def _blend(
-    model: Any, original: Mapping[str, torch.Tensor], evaluator: DevRecall, blends: Sequence[float]
-) -> tuple[str, dict[str, float]]:
-    """Leaves in the model the mixture of old and new weights that dev likes best; of equals, the one nearer the old."""
-    tuned = {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-    def load(share: float) -> None:
-        model.load_state_dict(
-            {
-                name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
-                if value.is_floating_point()
-                else value
-                for name, value in tuned.items()
-            }
-        )
-
-    scores: dict[str, float] = {}
-    for share in sorted(set(blends)):
-        load(share)
-        scores[f"{share:g}"] = evaluator(model)[METRIC]
-    best = max(scores, key=lambda share: (round(scores[share], 6), -float(share)))
-    load(float(best))
-    return best, scores
 
 
 def _same_run(work: Path, base: Path, sets: Sequence[TrainingSet], settings: DenseTraining) -> None:

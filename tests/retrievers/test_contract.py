@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from masstool_data import SETTINGS as MASSTOOL
+from masstool_data import small_set
 
 from retrievers.base import Retriever
 from retrievers.index import Index, build
 from retrievers.kinds import Context
+from retrievers.masstool.settings import MassToolSettings
 from retrievers.settings import BM25Settings, DenseSettings, FusionSettings, HybridSettings
 from retrievers.types import Ranking, Tool
 
@@ -22,6 +25,9 @@ SETTINGS = {
     "hybrid": HybridSettings(of=("bm25", "dense")),
     "interleaved": HybridSettings(of=("bm25", "approximate"), fusion=FusionSettings("interleave")),
     "weighted": HybridSettings(of=("bm25", "dense"), fusion=FusionSettings("weighted", (0.3, 0.7))),
+    "masstool": MASSTOOL,
+    "blank-masstool": MassToolSettings(ann_above=10),
+    "massive": HybridSettings(of=("bm25", "masstool")),
 }
 QUERIES = [
     "will it rain in Lisbon on Thursday",
@@ -38,7 +44,8 @@ def folder(some_tools: list[Tool], context: Context, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("contract") / "index"
     # Two tools that differ in nothing but their id, so that there are ties.
     twins = [Tool(f"twin/{letter}", "twin_tool", "Tells twins apart.") for letter in "ba"]
-    build(folder, [*some_tools, *twins], SETTINGS, context)
+    tools = [*some_tools, *twins]
+    build(folder, tools, SETTINGS, context, training={"masstool": [small_set(tools)]})
     return folder
 
 

@@ -1,0 +1,156 @@
+"""How fast is MassTool? An epoch of training, and searching against plain dense search, in one run on one machine.
+
+python benchmarks/masstool.py [--tools 50000] [--pool 100000] [--queries 200] [--out results.json] [--skip-epoch]
+
+Vectors of tools and pool are made up (gathered around centres, as real ones are), the queries and their encoder are
+real: both kinds of search encode the same texts, each anew. Set OMP_NUM_THREADS to choose the threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scale_data import catalogues, make_queries
+
+from pipelines.models import find_model
+from retrievers import ann
+from retrievers.dense import Dense
+from retrievers.encoder import Encoder
+from retrievers.kinds import Block, Context
+from retrievers.masstool.kind import MassToolKind
+from retrievers.masstool.learned import Learned, store
+from retrievers.masstool.lessons import Labelled, Lessons
+from retrievers.masstool.model import Heads
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining
+from retrievers.masstool.train import Learning
+from retrievers.rows import Rows
+from retrievers.sources import TrainingSource
+
+WIDTH = 384
+TRAIN = MassToolTraining(data=(TrainingSource("made up"),))
+
+
+def made_up(count: int, chance: np.random.Generator, centres: np.ndarray) -> np.ndarray:
+    """Unit vectors around centres."""
+    vectors = centres[chance.integers(len(centres), size=count)] + 0.04 * chance.normal(size=(count, WIDTH))
+    found: np.ndarray = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return found
+
+
+def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
+    """Seconds of one epoch of heads over a set as large as ToolLens, and of one look at dev."""
+    chance = np.random.default_rng(0)
+    centres = chance.normal(size=(500, WIDTH)) / WIDTH**0.5
+    vectors = [torch.from_numpy(made_up(count, chance, centres)) for count in (tools, queries, 1711, 4000)]
+    scenes = [
+        sorted(chance.choice(tools, size=int(size), replace=False).tolist()) for size in chance.integers(1, 4, 900)
+    ]
+    gold = [scenes[place] for place in chance.integers(len(scenes), size=queries + 1711)]
+    labels = Labelled(vectors[3], torch.arange(4000) < 2000)
+    lessons = Lessons(vectors[0], vectors[1], gold[:queries], vectors[2], gold[queries:], labels, labels)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    learning = Learning(lessons, MassToolSettings(train=TRAIN), device)
+    learning.epoch(0)
+    learning.dev()
+    started = time.perf_counter()
+    learning.epoch(1)
+    trained = time.perf_counter() - started
+    learning.dev()
+    return {"epoch": trained, "epoch with dev": time.perf_counter() - started}
+
+
+def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Dense, object]:
+    """Plain dense search and MassTool over the same tools, opened as an index opens them."""
+    chance = np.random.default_rng(1)
+    centres = chance.normal(size=(2000, WIDTH)) / WIDTH**0.5
+    ids = [f"tool-{number:06}" for number in range(tools)]
+    vectors, keys = made_up(tools, chance, centres), made_up(pool, chance, centres)
+    rows, live = Rows(ids, np.ones(tools, dtype=bool)), np.ones(tools, dtype=bool)
+    settings = MassToolSettings(train=replace(TRAIN, epochs=1), threshold=-1.0, ann_above=max(50_000, tools))
+    pairs = [(f"query {number}", tuple(ids[row] for row in chance.integers(tools, size=3))) for number in range(pool)]
+    texts = torch.from_numpy(vectors[:100])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        heads = Heads(settings, WIDTH, 0, 0)
+    started = time.perf_counter()
+    graph = ann.build(keys, settings.ann_links)
+    print(f"pool graph of {pool:,} queries built in {time.perf_counter() - started:.0f} s")
+    learned = Learned(heads, texts, texts * 0, texts * 0, {}, torch.from_numpy(keys), pairs, {"detection": None}, graph)
+    work.mkdir()
+    store(work, learned)
+    context = Context(lambda reference: encoder.folder, encoders={encoder.fingerprint: encoder})
+    kind = MassToolKind(settings, context, work)
+    started = time.perf_counter()
+    blocks = [Block({"vectors": vectors, "signals": vectors}, live)]
+    opened = kind.open(blocks, rows, "benchmark/masstool", lambda name: opened)
+    print(f"opened in {time.perf_counter() - started:.1f} s")
+    return Dense(encoder, [Block({"vectors": vectors}, live)], rows, "benchmark/dense", settings.ann_effort), opened
+
+
+def compare(
+    plain: Callable[[list[str]], object],
+    other: Callable[[list[str]], object],
+    texts: list[str],
+    size: int,
+    encoder: Encoder,
+) -> dict[str, float]:
+    """Median milliseconds of a search of so many texts, in turn, so that both meet the same machine."""
+    seconds: dict[str, list[float]] = {"dense": [], "masstool": []}
+    for start in range(0, len(texts) - size + 1, size):
+        for name, search in (("dense", plain), ("masstool", other)):
+            encoder.forget()
+            began = time.perf_counter()
+            search(texts[start : start + size])
+            seconds[name].append(time.perf_counter() - began)
+    found = {name: 1000 * statistics.median(values[min(2, len(values) - 1) :]) for name, values in seconds.items()}
+    return {**found, "ratio": found["masstool"] / found["dense"]}
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", type=int, default=50_000)
+    parser.add_argument("--pool", type=int, default=100_000)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--skip-epoch", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    figures: dict[str, object] = {"machine": platform.machine(), "threads": torch.get_num_threads()}
+    print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    if not options.skip_epoch:
+        figures["epoch"] = epoch()
+        print(json.dumps(figures["epoch"]))
+    encoder = Encoder(find_model("bundled:minilm"), 64, "cpu")
+    texts = make_queries(catalogues(options.data), options.queries)
+    with tempfile.TemporaryDirectory(prefix="masstool-") as scratch:
+        dense, masstool = retrievers(options.tools, options.pool, encoder, Path(scratch) / "model")
+        for size in (1, 16):
+            found = compare(
+                lambda some: dense.search(some, 10),
+                lambda some: masstool.search(some, 10),
+                texts,
+                size,
+                encoder,  # type: ignore[attr-defined]
+            )
+            figures[f"search {size}"] = found
+            print(
+                f"{size:>2} at a time: dense {found['dense']:.1f} ms, masstool {found['masstool']:.1f} ms, "
+                f"ratio {found['ratio']:.2f}"
+            )
+    if options.out:
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Labels of a data set folder: which queries need a tool at all (labels/{train,dev,test}.tsv)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipelines.data import DEV_SHARE, SPLITS, hashed, read_lines, read_queries
+from pipelines.index import SAMPLE, sample_folder
+from retrievers.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One labelled query."""
+
+    id: str
+    text: str
+    needs: bool
+    source: str = ""
+    """Where it comes from, as a third column says."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSet:
+    """Labelled queries by split; a missing dev is cut from train, never from test."""
+
+    name: str
+    splits: dict[str, list[Label]] = field(default_factory=dict)
+
+    def split(self, name: str) -> list[Label]:
+        """The labels of one split, which must not be empty."""
+        if not self.splits.get(name):
+            raise BadInput(f"{self.name} has no labels in its {name} split")
+        return self.splits[name]
+
+
+def has_labels(reference: str) -> bool:
+    """True for a folder that labels its queries."""
+    return (_folder(reference) / "labels").is_dir()
+
+
+def load_labels(reference: str) -> LabelSet:
+    """The labels of a folder, or of `bundled:sample`."""
+    folder = _folder(reference)
+    if not (folder / "labels").is_dir():
+        raise BadInput(f"{folder} has no labels; a folder of labels has queries.jsonl and labels/train.tsv")
+    queries = read_queries(folder / "queries.jsonl")
+    found: dict[str, list[Label]] = {}
+    for split in SPLITS:
+        path = folder / "labels" / f"{split}.tsv"
+        if not path.exists():
+            continue
+        found[split] = []
+        for number, line in read_lines(path):
+            cells = [cell.strip() for cell in line.split("\t")]
+            if number == 1 and cells[0] == "query-id":
+                continue
+            if len(cells) not in (2, 3) or cells[1] not in ("0", "1"):
+                raise BadInput(f"{path}:{number}: a row is query-id, 0 or 1, and perhaps a source, separated by tabs")
+            if cells[0] not in queries:
+                raise BadInput(f"{path}:{number}: the query {cells[0]!r} is not in queries.jsonl")
+            found[split].append(Label(cells[0], queries[cells[0]].text, cells[1] == "1", *cells[2:]))
+    if "dev" not in found and "train" in found:
+        dev = [each for each in found["train"] if hashed(each.id) % DEV_SHARE == 0]
+        kept = {each.id for each in dev}
+        found["train"], found["dev"] = [each for each in found["train"] if each.id not in kept], dev
+    return LabelSet(folder.name, found)
+
+
+def _folder(reference: str) -> Path:
+    return sample_folder() if reference == SAMPLE else Path(reference)

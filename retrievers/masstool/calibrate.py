@@ -1,0 +1,91 @@
+"""What dev chooses once training is over: how much of everything learned to keep, and where a tool is needed.
+
+Training queries were seen by the encoder, dev queries were not: what the votes are worth beside the text shows only
+there. A handful of single numbers is chosen, one after the other, twice. Among them is 0: a part that does not help on
+dev is not used, down to plain search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from retrievers.masstool.lessons import Labelled
+from retrievers.masstool.losses import probabilities
+from retrievers.masstool.model import Heads
+
+SHARES = {
+    "votes": (0, (0.0, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)),
+    "sharpness": (1, (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)),
+    "tools": (2, (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)),
+    "adapter": (3, (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)),
+    "lending": (4, (0.0, 0.25, 0.5, 0.75, 1.0)),
+}
+THRESHOLDS = (-1.0, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+LEAST = 1e-5
+"""A gain below this is none."""
+
+
+def calibrate(heads: Heads, dev: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Leaves in the heads the numbers that dev likes best, and names them."""
+    best = dev()["mean"]
+    shares, threshold = heads.shares, heads.threshold
+    for _ in range(2):
+        for place, choices in SHARES.values():
+            best = _choose(shares, place, choices, best, dev)
+        if heads.settings.modules.filter and heads.settings.modules.intent:
+            best = _choose(threshold.view(1), 0, THRESHOLDS, best, dev)
+    named = {name: round(float(shares[place]), 6) for name, (place, _) in SHARES.items()}
+    return {**named, "threshold": round(float(threshold), 6)}
+
+
+def _choose(
+    held: torch.Tensor, place: int, choices: tuple[float, ...], best: float, dev: Callable[[], dict[str, float]]
+) -> float:
+    kept = float(held[place])
+    for choice in choices:
+        if choice == kept:
+            continue
+        held[place] = choice
+        found = dev()["mean"]
+        if found > best + LEAST:
+            best, kept = found, choice
+    held[place] = kept
+    return best
+
+
+@torch.no_grad()
+def decision(heads: Heads, labels: Labelled) -> dict[str, Any] | None:
+    """The threshold with the best balanced accuracy on dev; of equals the lowest, since searching in vain costs less.
+
+    None where dev does not hold both kinds of queries.
+    """
+    if not labels.both():
+        return None
+    heads.eval()
+    found = probabilities(heads.needs(labels.vectors)).double().cpu()
+    needs = labels.needs.cpu()
+    return best_threshold(found.tolist(), needs.tolist())
+
+
+def best_threshold(found: list[float], needs: list[bool]) -> dict[str, Any]:
+    """Looks at every place between two neighbouring probabilities."""
+    order = sorted(set(found))
+    places = [0.0, *((low + high) / 2 for low, high in pairwise(order))]
+    p, y = torch.tensor(found, dtype=torch.float64), torch.tensor(needs)
+    sides = [p[y].sort().values, p[~y].sort().values]
+    cuts = torch.tensor(places, dtype=torch.float64)
+    kept = 1 - torch.searchsorted(sides[0], cuts) / len(sides[0])  # needing ones at or above the cut
+    refused = torch.searchsorted(sides[1], cuts) / len(sides[1])
+    balanced = (kept + refused) / 2
+    best = int(balanced.argmax())  # the first of equals: the lowest
+    return {
+        "threshold": round(places[best], 6),
+        "balanced_accuracy": float(balanced[best]),
+        "kept": float(kept[best]),
+        "refused": float(refused[best]),
+        "queries": len(found),
+    }

@@ -1,0 +1,133 @@
+"""What can be set of MassTool. Stdlib only, so that reading a config costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from retrievers.errors import BadInput
+from retrievers.sources import TrainingSource
+
+Transfer = Literal["gating", "attention", "concatenation", "addition", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The parts of MassTool, each to be left out: what an ablation is made of."""
+
+    detection: bool = True
+    """The tower that tells whether a tool is needed, and its loss; without it there is no detector."""
+    graph: bool = True
+    """Queries and tools (and scenes) inform each other along gold edges."""
+    intent: bool = True
+    """SUIM: training queries like this one lend it their tools."""
+    filter: bool = True
+    """Neighbours less alike than `threshold` are left out."""
+    contrast: bool = True
+    """The tool view and the scene view of one query are pulled together, those of others apart."""
+    transfer: Transfer = "gating"
+    """AdaKT: how the detection tower's hidden state reaches retrieval."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderTuning:
+    """How the encoder is tuned before the rest is learned."""
+
+    how: Literal["first", "joint"] = "first"
+    """first: for retrieval alone, as a dense index does it. joint: retrieval and detection in one loss."""
+    epochs: int = 8
+    batch_size: int = 256
+    learning_rate: float = 2e-4
+    warmup: float = 0.05
+    weight_decay: float = 0.01
+    temperature: float = 0.05
+    candidates: int = 1024
+    hard_negatives: int = 8
+    max_length: int = 256
+    patience: int = 3
+    blends: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """As in a dense index's `train`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MassToolTraining:
+    """What MassTool learns from, and how."""
+
+    data: tuple[TrainingSource, ...]
+    """One data set; its tools are the index's."""
+    labels: tuple[str, ...] = ()
+    """Folders with labels/train.tsv: queries that need a tool and others. Empty: the data set's own, if it has any."""
+    protocol: Literal["official", "unseen-tools"] = "official"
+    hold_out: str = ""
+    """Stays empty: what is learned from one data set cannot be tested on another's tools."""
+    encoder: EncoderTuning | None = None
+    """None: the encoder stays as it is."""
+    epochs: int = 60
+    batch_size: int = 512
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    temperature: float = 0.05
+    """Of the softmax over tools; and of the attention when training starts."""
+    candidates: int = 4096
+    """Tools in the softmax: all that some training query needs, or else gold and a random fill."""
+    contrast: float = 0.04
+    """Weight of the contrastive losses."""
+    contrast_temperature: float = 0.1
+    detection: float = 0.1
+    """Weight of the detection loss."""
+    edge_dropout: float = 0.2
+    dropout: float = 0.1
+    text_dropout: float = 0.3
+    """How often a query is asked without its own text's term, so that its neighbours learn to answer alone."""
+    patience: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.data) != 1:
+            raise BadInput("MassTool learns from one data set: the one whose tools are indexed", "data")
+        if self.hold_out:
+            raise BadInput("there is no other data set to learn from", "hold_out")
+        if min(self.epochs, self.batch_size, self.candidates, self.patience) < 1 or self.seed < 0:
+            raise BadInput("epochs, batch_size, candidates and patience are at least 1, seed is not negative")
+        if min(self.learning_rate, self.temperature, self.contrast_temperature) <= 0:
+            raise BadInput("learning_rate and temperatures must be positive")
+        if min(self.weight_decay, self.contrast, self.detection) < 0:
+            raise BadInput("weight_decay, contrast and detection must not be negative")
+        if any(not 0 <= share < 1 for share in (self.edge_dropout, self.dropout, self.text_dropout)):
+            raise BadInput("dropouts are shares between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
+class MassToolSettings:
+    """Search by meaning, by what similar queries needed, and by a graph of both."""
+
+    kind: Literal["masstool"] = "masstool"
+    model: str = "bundled:minilm"
+    """A Hugging Face id, a folder (of a tuned encoder, say), or `bundled:minilm`."""
+    train: MassToolTraining | None = None
+    """None: nothing is learned; the index is a dense one that remembers confirmed queries."""
+    modules: Modules = Modules()
+    faithful: bool = False
+    """As the authors' code has it: leaking edges, free query vectors, six cosines, ten-item lists, double softmax."""
+    neighbours: int = 10
+    threshold: float = 0.82
+    """How alike a neighbour must be (cosine). Trained, unless faithful, dev chooses; this is where it starts."""
+    layers: int = 1
+    """Of graph propagation."""
+    adapter: bool = True
+    """Learn a linear map of query vectors and a vector a tool on top of the encoder's."""
+    ann_pool_above: int = 20_000
+    """Pools with more queries than this are searched by a graph (HNSW)."""
+    batch_size: int = 64
+    ann_above: int = 50_000
+    ann_links: int = 32
+    ann_effort: int = 256
+    """As in a dense index."""
+
+    def __post_init__(self) -> None:
+        if min(self.batch_size, self.ann_above, self.ann_links, self.ann_effort, self.ann_pool_above) < 1:
+            raise BadInput("batch_size, ann_above, ann_links, ann_effort and ann_pool_above must be at least 1")
+        if not 1 <= self.neighbours <= 100 or not 1 <= self.layers <= 4:
+            raise BadInput("neighbours are 1 to 100, layers 1 to 4")
+        if not -1 <= self.threshold <= 1:
+            raise BadInput("a threshold of likeness is a cosine, between -1 and 1", "threshold")

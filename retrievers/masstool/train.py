@@ -1,0 +1,252 @@
+"""Learns MassTool's heads on vectors that are already there: sparse, whole batches at a time, on a CPU or a GPU.
+
+A batch of training queries is held out of graph and pool while it is asked, edges and all, so that a training query
+meets just what an unseen one will meet. All chance comes from (seed, epoch, step): a run that was killed goes on at its
+last epoch and ends with the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from retrievers.masstool import losses
+from retrievers.masstool.calibrate import calibrate, decision
+from retrievers.masstool.checkpoints import load, moments, save, set_moments
+from retrievers.masstool.graph import Edges, View, make_edges, scene_views, view, without
+from retrievers.masstool.lessons import Judge, Lessons, judge, nearest
+from retrievers.masstool.model import Asked, Heads, Near, Tools
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining
+
+SLACK = 2
+"""So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
+WARM_UP = 400
+"""Steps of detection alone, before the rest is learned."""
+LABELS = 256
+"""Labelled queries in a step, half of them needing a tool."""
+
+
+class Learning:
+    """One training, step by step."""
+
+    def __init__(self, lessons: Lessons, settings: MassToolSettings, device: str) -> None:
+        assert settings.train is not None
+        self.settings, self.train, self.device = settings, settings.train, device
+        self.lessons = lessons.to(device)
+        self.edges: Edges = make_edges(lessons.gold, len(lessons.tools)).to(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.train.seed)
+            self.heads = Heads(settings, lessons.tools.shape[1], len(lessons.tools), len(lessons.train))
+        needed = sorted({row for each in lessons.gold for row in each})
+        self.heads.whiten(lessons.tools[needed])
+        self.heads.to(device)
+        self.candidates = torch.tensor(needed, device=device)
+        self.near = nearest(self.lessons.train, self.lessons.train, SLACK * settings.neighbours + 8, itself=True)
+        self.dev_near = nearest(self.lessons.dev, self.lessons.train, settings.neighbours)
+        self.judge: Judge = judge(lessons.dev_gold, device)
+        self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), lr=self.train.learning_rate)
+        self.detects = settings.modules.detection and lessons.labels.both()
+
+    def epoch(self, number: int) -> float:
+        """One pass over the training queries; the mean loss."""
+        generator = torch.Generator().manual_seed(self.train.seed * 1_000_003 + number)
+        order = torch.randperm(len(self.lessons.train), generator=generator).to(self.device)
+        rate = self.train.learning_rate * (1 - number / self.train.epochs)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["speed"]
+        self.heads.train()
+        total, batches = 0.0, torch.split(order, self.train.batch_size)
+        devices = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.train.seed * 1_000_003 + number)
+            drawn = without(self.edges, order[:0], self.train.edge_dropout, generator)
+            for anchors in batches:
+                loss = self.loss(anchors, generator, drawn)
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                total += float(loss.detach()) * len(anchors)
+        return total / len(order)
+
+    def loss(self, anchors: Tensor, generator: torch.Generator, drawn: View) -> Tensor:
+        """Of one batch. `drawn`: the graph that the authors draw once an epoch, the anchors' own edges in it."""
+        train, lessons, faithful = self.train, self.lessons, self.settings.faithful
+        seen = drawn if faithful else without(self.edges, anchors, train.edge_dropout, generator)
+        tools = self.heads.tools(lessons.tools, lessons.train, seen)
+        near = self.outside(anchors)
+        asked: Asked = self.heads(lessons.train[anchors], near, lessons.train, seen, tools, anchors)
+        columns = self.columns(anchors, generator)
+        place = torch.full((len(lessons.tools) + 1,), -1, dtype=torch.long, device=self.device)
+        place[columns] = torch.arange(len(columns), device=self.device)
+        gold = torch.zeros(len(anchors), len(columns) + 1, device=self.device)
+        gold.scatter_(1, place[self.edges.tools[anchors]].where(self.edges.real[anchors], len(columns)), 1.0)
+        scores = asked.vectors @ tools.vectors[columns].T
+        if faithful:
+            total = losses.short_lists(scores, gold[:, :-1], generator)
+        else:
+            total = losses.listwise(scores, gold[:, :-1], train.temperature)
+        if self.settings.modules.contrast and train.contrast:
+            both = losses.contrastive(asked.views[0], asked.views[1], train.contrast_temperature)
+            held = self.heads.pool(lessons.train)
+            by_tools, by_queries = scene_views(seen, held, tools.vectors, anchors)
+            both = both + losses.contrastive(by_tools, by_queries, train.contrast_temperature)
+            total = total + train.contrast * both
+        if self.detects and train.detection:
+            total = total + train.detection * self.detection(generator)
+        return total
+
+    def columns(self, anchors: Tensor, generator: torch.Generator) -> Tensor:
+        """The tools in this step's softmax: all that training needs, or the batch's own and a random fill."""
+        if len(self.candidates) <= self.train.candidates:
+            return self.candidates
+        own = self.edges.tools[anchors][self.edges.real[anchors]]
+        fill = torch.randperm(len(self.candidates), generator=generator)[: self.train.candidates].to(self.device)
+        both: Tensor = torch.unique(torch.cat([own, self.candidates[fill]]))
+        return both
+
+    def outside(self, anchors: Tensor) -> Near:
+        """The anchors' neighbours; unless faithful, those that are not anchors of the same batch."""
+        count = self.settings.neighbours
+        rows, cosines, valid = (each[anchors] for each in (self.near.rows, self.near.cosines, self.near.valid))
+        if self.settings.faithful:
+            return Near(rows[:, :count], cosines[:, :count], valid[:, :count])
+        batch = torch.zeros(len(self.lessons.train), dtype=torch.bool, device=self.device)
+        batch[anchors] = True
+        valid = valid & ~batch[rows]
+        order = (~valid).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
+        return Near(rows.gather(1, order), cosines.gather(1, order), valid.gather(1, order))
+
+    def warm_up(self) -> None:
+        """Teaches the detection tower before all else, so that there is something to transfer; dev chooses when."""
+        tower = [*self.heads.tower.parameters(), *self.heads.decide.parameters()]
+        optimizer = torch.optim.AdamW(tower, lr=1e-3, weight_decay=0.01)
+        generator, held = torch.Generator().manual_seed(self.train.seed), self.lessons.dev_labels
+        best, kept = torch.inf, [each.detach().clone() for each in tower]
+        devices = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.train.seed)
+            for step in range(1, WARM_UP + 1):
+                self.heads.train()
+                loss = self.detection(generator)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                if step % 50 == 0:
+                    self.heads.eval()
+                    with torch.no_grad():
+                        found = float(losses.balanced(self.heads.needs(held.vectors), held.needs))
+                    if found < best:
+                        best, kept = found, [each.detach().clone() for each in tower]
+        with torch.no_grad():
+            for each, value in zip(tower, kept, strict=True):
+                each.copy_(value)
+
+    def detection(self, generator: torch.Generator) -> Tensor:
+        """The detection loss of some labelled queries, half of them needing a tool."""
+        labels = self.lessons.labels
+        needs = labels.needs.cpu()
+        chosen = []
+        for side in (needs.nonzero()[:, 0], (~needs).nonzero()[:, 0]):
+            chosen.append(side[torch.randint(len(side), (LABELS // 2,), generator=generator)])
+        rows = torch.cat(chosen).to(self.device)
+        logits = self.heads.needs(labels.vectors[rows])
+        return losses.detection(logits, labels.needs[rows], self.settings.faithful)
+
+    @torch.no_grad()
+    def scores(self) -> Tensor:
+        """(dev queries, tools), as a search would find them."""
+        self.heads.eval()
+        seen = view(self.edges)
+        tools: Tools = self.heads.tools(self.lessons.tools, self.lessons.train, seen, self.candidates)
+        found: Tensor = self.heads(self.lessons.dev, self.dev_near, self.lessons.train, seen, tools, None).vectors
+        return found @ tools.vectors.T
+
+    def dev(self) -> dict[str, float]:
+        """Dev metrics."""
+        return self.judge(self.scores())
+
+
+def _groups(heads: Heads, train: MassToolTraining) -> list[dict[str, Any]]:
+    """Free vectors decay; single numbers move ten times as fast; all else as it is."""
+    free = [heads.adapter, heads.residual, heads.queries]
+    single = [heads.sink, heads.own, heads.graph, heads.weights]
+    if heads.settings.faithful:  # theirs are fixed at 1 and nothing decays
+        skipped = {id(each) for each in single} | {id(each) for each in heads.mixing}
+        kept = [each for each in heads.parameters() if id(each) not in skipped]
+        return [{"params": kept, "weight_decay": 0.0, "speed": 1.0}]
+    known = {id(each) for each in (*free, *single)}
+    rest = [each for each in heads.parameters() if id(each) not in known]
+    return [
+        {"params": free, "weight_decay": train.weight_decay, "speed": 1.0},
+        {"params": single, "weight_decay": 0.0, "speed": 10.0},
+        {"params": rest, "weight_decay": 0.0, "speed": 1.0},
+    ]
+
+
+def learn(
+    lessons: Lessons, settings: MassToolSettings, work: Path, device: str, progress: bool
+) -> tuple[Heads, dict[str, Any]]:
+    """Trains, or goes on where a killed run stopped; the heads as dev likes them best, and how it came to that."""
+    learning = Learning(lessons, settings, device)
+    train, path = learning.train, work / "heads.safetensors"
+    plain = learning.judge(learning.lessons.dev @ learning.lessons.tools.T)
+    facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
+    found = load(path)
+    if found is None and learning.detects and not settings.faithful and learning.lessons.dev_labels.both():
+        learning.warm_up()
+    best = _state(learning.heads)
+    if found is not None:
+        tensors, facts = found
+        best = {name[5:]: value for name, value in tensors.items() if name.startswith("best/")}
+        learning.heads.load_state_dict({n[4:]: v for n, v in tensors.items() if n.startswith("now/")})
+        set_moments(learning.optimizer, {n[4:]: v for n, v in tensors.items() if n.startswith("adam")})
+    bar = tqdm(total=train.epochs, initial=facts["epoch"], unit="epoch", desc="MassTool") if progress else None
+    for number in range(facts["epoch"], train.epochs):
+        if number - facts["best_epoch"] >= train.patience:
+            break
+        started = time.perf_counter()
+        loss = learning.epoch(number)
+        seconds = time.perf_counter() - started
+        dev = learning.dev()
+        facts["seconds"] += time.perf_counter() - started
+        facts["epoch"] = number + 1
+        facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": seconds, **dev})
+        if dev["mean"] > facts["best"]:
+            facts["best"], facts["best_epoch"], best = dev["mean"], number + 1, _state(learning.heads)
+        save(path, _tensors(learning, best), facts)
+        if bar:
+            bar.update()
+            bar.set_postfix(loss=f"{loss:.3f}", recall=f"{dev['recall@5']:.4f}", best=facts["best_epoch"])
+    if bar:
+        bar.close()
+    learning.heads.load_state_dict(best)
+    before = learning.dev()
+    chosen = calibrate(learning.heads, learning.dev) if not settings.faithful else {}
+    return learning.heads, {
+        "plain": plain,
+        "before": before,
+        "after": learning.dev(),
+        "chosen": chosen,
+        "detection": decision(learning.heads, learning.lessons.dev_labels) if learning.detects else None,
+        "epochs": facts["epoch"],
+        "best_epoch": facts["best_epoch"],
+        "seconds": facts["seconds"],
+        "history": facts["history"],
+        "settings": asdict(settings),
+    }
+
+
+def _state(heads: Heads) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in heads.state_dict().items()}
+
+
+def _tensors(learning: Learning, best: dict[str, Tensor]) -> dict[str, Tensor]:
+    now = {f"now/{name}": value for name, value in learning.heads.state_dict().items()}
+    adam = {f"adam{name}": value for name, value in moments(learning.optimizer).items()}
+    return {**now, **adam, **{f"best/{name}": value for name, value in best.items()}}

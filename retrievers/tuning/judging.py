@@ -1,0 +1,94 @@
+"""How well an encoder does on dev, what it finds hard, and how much of its tuning is worth keeping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
+
+from retrievers.settings import DenseTraining
+from retrievers.tuning.examples import TrainingSet, recall
+
+METRIC = "recall@5"
+
+
+class DevRecall(SentenceEvaluator):
+    """Recall@5 over the dev queries of every set, each ranked against its whole catalogue; the mean decides."""
+
+    def __init__(self, sets: Sequence[TrainingSet], cuda: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._sets, self._cuda = sets, cuda
+        self.primary_metric = METRIC
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1
+    ) -> dict[str, float]:
+        found = {}
+        for each in self._sets:
+            top = nearest(model, each.dev.queries, each.documents, 5, self._cuda)
+            found[f"{each.name}_{METRIC}"] = recall(top.tolist(), each.dev.gold)
+        return {METRIC: sum(found.values()) / len(found), **found}
+
+
+def encode(method: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool) -> torch.Tensor:
+    """Unit vectors of texts."""
+    half = torch.bfloat16 if cuda and torch.cuda.is_bf16_supported() else torch.float16
+    with torch.no_grad(), torch.autocast("cuda", half, enabled=cuda):
+        vectors = method(
+            list(texts),
+            batch_size=256 if cuda else 64,
+            normalize_embeddings=True,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+    return vectors.float()
+
+
+def nearest(model: Any, queries: Sequence[str], documents: Sequence[str], k: int, cuda: bool) -> np.ndarray:
+    """(queries, k) rows of the nearest documents, encoded as a search will encode them."""
+    known = encode(model.encode_document, documents, cuda)
+    asked = encode(model.encode_query, queries, cuda)
+    top: np.ndarray = (asked @ known.T).topk(min(k, len(documents))).indices.cpu().numpy()
+    return top
+
+
+def mine(model: Any, data: TrainingSet, settings: DenseTraining, cuda: bool) -> list[list[int]]:
+    """For every training query the nearest candidates that are wrong; none where the whole catalogue is looked at."""
+    candidates = data.candidates()
+    if len(candidates) <= settings.candidates or not settings.hard_negatives:
+        return [[] for _ in data.train.queries]
+    texts = [data.documents[row] for row in candidates]
+    most = max(map(len, data.train.gold))
+    near = nearest(model, data.train.queries, texts, settings.hard_negatives + most, cuda)
+    return [
+        [candidates[i] for i in places if candidates[i] not in gold][: settings.hard_negatives]
+        for places, gold in zip(near.tolist(), data.train.gold, strict=True)
+    ]
+
+
+def blend(
+    model: Any, original: Mapping[str, torch.Tensor], evaluator: DevRecall, blends: Sequence[float]
+) -> tuple[str, dict[str, float]]:
+    """Leaves in the model the mixture of old and new weights that dev likes best; of equals, the one nearer the old."""
+    tuned = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    def load(share: float) -> None:
+        model.load_state_dict(
+            {
+                name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
+                if value.is_floating_point()
+                else value
+                for name, value in tuned.items()
+            }
+        )
+
+    scores: dict[str, float] = {}
+    for share in sorted(set(blends)):
+        load(share)
+        scores[f"{share:g}"] = evaluator(model)[METRIC]
+    best = max(scores, key=lambda share: (round(scores[share], 6), -float(share)))
+    load(float(best))
+    return best, scores

@@ -1,0 +1,36 @@
+"""A small MassTool over a few of the sample's tools, for tests that need a trained one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipelines.data import load_dataset
+from pipelines.labels import load_labels
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining
+from retrievers.sources import TrainingSource
+from retrievers.text import clean, document
+from retrievers.tuning.examples import Examples, Labels, TrainingSet
+from retrievers.types import Tool
+
+SETTINGS = MassToolSettings(
+    train=MassToolTraining(data=(TrainingSource("bundled:sample"),), epochs=6, batch_size=32, learning_rate=3e-3),
+    threshold=0.4,
+)
+
+
+def small_set(tools: Sequence[Tool], most: int = 60) -> TrainingSet:
+    """The sample's English queries whose tools are all among these, and some that need none."""
+    data = load_dataset("bundled:sample")
+    rows = {tool.id: row for row, tool in enumerate(tools)}
+
+    def examples(split: str, count: int) -> Examples:
+        chosen = [query for query, gold in sorted(data.gold[split].items()) if gold <= rows.keys()][:count]
+        texts = tuple(clean(data.queries[query].text) for query in chosen)
+        return Examples(texts, tuple(tuple(sorted(rows[t] for t in data.gold[split][query])) for query in chosen))
+
+    train, dev = examples("train", most), examples("dev", 20)
+    others = [clean(each.text) for each in load_labels("bundled:sample").split("train") if not each.needs]
+    labels = Labels((*train.queries[:30], *others[:30]), (True,) * len(train.queries[:30]) + (False,) * 30)
+    held = Labels((*dev.queries[:12], *others[30:42]), (True,) * len(dev.queries[:12]) + (False,) * 12)
+    documents = tuple(clean(document(tool)) for tool in tools)
+    return TrainingSet("small", documents, train, dev, tuple(rows), labels, held)

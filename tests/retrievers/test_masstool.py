@@ -1,0 +1,401 @@
+"""MassTool on made-up vectors: what is computed, held against plain loops; what is learned; what a kill leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from retrievers.masstool import losses
+from retrievers.masstool.asking import scores
+from retrievers.masstool.calibrate import best_threshold
+from retrievers.masstool.checkpoints import load, save
+from retrievers.masstool.graph import layers, make_edges, scene_views, to_queries, to_tools, view, without
+from retrievers.masstool.lending import lent
+from retrievers.masstool.lessons import Labelled, Lessons, judge, nearest, nothing
+from retrievers.masstool.model import Heads
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining, Modules, Transfer
+from retrievers.masstool.train import Learning, learn
+from retrievers.sources import TrainingSource
+from reward.metrics import judge as judge_rankings
+from reward.metrics import measure
+
+TRAIN = MassToolTraining(
+    data=(TrainingSource("toy"),), epochs=4, batch_size=64, learning_rate=3e-3, patience=9, dropout=0.1
+)
+SETTINGS = MassToolSettings(train=TRAIN, threshold=0.5, neighbours=5)
+TOOLS, WIDTH, SCENES = 40, 24, 30
+
+
+def unit(values: torch.Tensor) -> torch.Tensor:
+    return functional.normalize(values, dim=-1)
+
+
+def lessons(train: int = 300, dev: int = 80) -> Lessons:
+    """Queries gather around scenes whose tools their words hardly tell: neighbours know more than texts."""
+    chance = torch.Generator().manual_seed(7)
+    tools = unit(torch.randn(TOOLS, WIDTH, generator=chance))
+    scenes = [torch.randperm(TOOLS, generator=chance)[: 1 + number % 3].tolist() for number in range(SCENES)]
+    centres = unit(torch.randn(SCENES, WIDTH, generator=chance))
+
+    def draw(count: int) -> tuple[torch.Tensor, list[list[int]]]:
+        chosen = torch.randint(SCENES, (count,), generator=chance).tolist()
+        hints = torch.stack([tools[scenes[scene]].mean(0) for scene in chosen])
+        noise = torch.randn(count, WIDTH, generator=chance)
+        return unit(centres[chosen] + 0.3 * hints + 0.12 * noise), [sorted(scenes[scene]) for scene in chosen]
+
+    (known, gold), (asked, wanted) = draw(train), draw(dev)
+    others = unit(torch.randn(100, WIDTH, generator=chance))
+    labels = Labelled(torch.cat([known[:100], others]), torch.arange(200) < 100)
+    return Lessons(tools, known, gold, asked, wanted, labels, labels)
+
+
+LESSONS = lessons()
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Heads, dict]:
+    return learn(LESSONS, SETTINGS, tmp_path_factory.mktemp("learn"), "cpu", False)
+
+
+# The graph, against matrices.
+
+
+def dense_graph(gold: list[list[int]], count: int) -> np.ndarray:
+    found = np.zeros((len(gold), count))
+    for row, tools in enumerate(gold):
+        found[row, tools] = 1
+    return found
+
+
+def test_propagation_is_lightgcns_sum() -> None:
+    gold, count = LESSONS.gold[:50], TOOLS
+    edges = view(make_edges(gold, count))
+    adjacent = dense_graph(gold, count)
+    roots = np.sqrt(np.maximum(adjacent.sum(1, keepdims=True), 1) * np.maximum(adjacent.sum(0, keepdims=True), 1))
+    normal = adjacent / roots
+    queries, tools = LESSONS.train[:50].double(), LESSONS.tools.double()
+    assert np.allclose(to_tools(edges, queries).numpy(), normal.T @ queries.numpy())
+    padded = torch.cat([tools, torch.zeros(1, WIDTH, dtype=torch.float64)])
+    every = torch.arange(50)
+    assert np.allclose(to_queries(edges, padded, every, scene=False).numpy(), normal @ tools.numpy())
+    means = adjacent / adjacent.sum(1, keepdims=True)
+    assert np.allclose(to_queries(edges, padded, every, scene=True).numpy(), means @ tools.numpy())
+    third = normal.T @ (normal @ (normal.T @ queries.numpy()))
+    second = layers(edges, queries, tools, 3, normal=False)
+    assert len(second) == 4
+    assert np.allclose(second[2].numpy(), normal.T @ (normal @ tools.numpy()))
+    assert np.allclose(second[3].numpy(), third)
+
+
+def test_scene_views_hold_each_scene_once() -> None:
+    edges = view(make_edges([[0, 1], [2], [0, 1], [2]], 4))
+    queries, tools = torch.eye(4), torch.eye(4)
+    by_tools, by_queries = scene_views(edges, queries, tools, torch.tensor([0, 1, 2]))
+    assert by_tools.tolist() == [[0.5, 0.5, 0, 0], [0, 0, 1, 0]]
+    assert torch.allclose(by_queries[0], by_tools[0] + (queries[0] + queries[2]) / 2**0.5)
+
+
+# The score: folded and not.
+
+
+def transferred(how: str, state: dict[str, np.ndarray], info: np.ndarray, searched: np.ndarray, at: int) -> np.ndarray:
+    def layer(given: np.ndarray) -> np.ndarray:
+        return state[f"transfer.{at}.weight"] @ given + state[f"transfer.{at}.bias"]
+
+    match how:
+        case "gating":
+            return searched / (1 + np.exp(-layer(info)))
+        case "addition":
+            return searched + layer(info)
+        case "concatenation":
+            return layer(np.concatenate([info, searched]))
+        case _:
+            known = layer(info)
+            pair = np.array([searched @ searched, searched @ known]) / np.sqrt(WIDTH)
+            pair = np.exp(pair - pair.max()) / np.exp(pair - pair.max()).sum()
+            return pair[0] * searched + pair[1] * known
+
+
+def unfolded(heads: Heads, x: np.ndarray, tools: np.ndarray, signals: np.ndarray, gold: list[list[int]]) -> np.ndarray:
+    """Every term of the score by itself, in plain loops, as model.py's first lines state it."""
+    state = {name: value.double().numpy() for name, value in heads.state_dict().items()}
+    settings, keys = heads.settings, LESSONS.train.double().numpy()
+    degrees = np.maximum(dense_graph(gold, TOOLS).sum(0), 1)
+    shares, found = state["shares"], np.zeros((len(x), TOOLS))
+    for row, query in enumerate(x):
+        cosines = keys @ query
+        near = [n for n in np.argsort(-cosines)[: settings.neighbours]]
+        kept = [n for n in near if not settings.modules.filter or cosines[n] >= state["threshold"]]
+        logits = {n: shares[1] * (query @ state["attention"] @ keys[n]) for n in kept}
+        if settings.faithful:
+            top = max(logits.values(), default=0.0)
+            total = sum(np.exp(value - top) for value in logits.values())
+        else:
+            top = max([shares[1] * state["sink"], *logits.values()])
+            total = np.exp(shares[1] * state["sink"] - top) + sum(np.exp(value - top) for value in logits.values())
+        attention = {n: np.exp(value - top) / total for n, value in logits.items()}
+        hidden = np.maximum(state["tower.weight"] @ query + state["tower.bias"], 0)
+        info = np.maximum(state["info.weight"] @ hidden + state["info.bias"], 0)
+        for place, seen in enumerate(("tool", "scene")):
+            values = np.zeros(WIDTH)
+            for n, share in attention.items():
+                weights = [
+                    1 / len(gold[n]) if seen == "scene" else 1 / np.sqrt(len(gold[n]) * degrees[t]) for t in gold[n]
+                ]
+                brought = sum(weight * signals[t] for weight, t in zip(weights, gold[n], strict=True))
+                if settings.faithful:
+                    values += share * (keys[n] + state["queries"][n] + brought / np.linalg.norm(brought))
+                else:
+                    values += share * (state["own"] * keys[n] + brought)
+            searched = values if settings.faithful else values @ state[f"mixing.{place}"]
+            joint = transferred(settings.modules.transfer, state, info, searched, place)
+            for t in range(TOOLS):
+                if settings.faithful:
+                    for term in (query, searched, joint):
+                        length = np.linalg.norm(term)
+                        found[row, t] += (term @ tools[t]) / length if length else 0.0
+                else:
+                    found[row, t] += shares[0] * state["weights"][place] * (searched @ tools[t])
+                    found[row, t] += shares[0] * state["weights"][2 + place] * (joint @ tools[t])
+        if not settings.faithful:
+            text = query + shares[3] * (query @ state["adapter"])
+            found[row] += tools @ (text / np.linalg.norm(text))
+    return found
+
+
+@pytest.mark.parametrize("faithful", [False, True])
+@pytest.mark.parametrize("transfer", ["gating", "attention", "concatenation", "addition"])
+def test_the_score_folds_into_one_inner_product(faithful: bool, transfer: Transfer, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, faithful=faithful, modules=Modules(transfer=transfer))
+    heads, _ = learn(LESSONS, replace(settings, train=replace(TRAIN, epochs=1)), tmp_path, "cpu", False)
+    heads = heads.double()
+    exact = Lessons(
+        LESSONS.tools.double(),
+        LESSONS.train.double(),
+        LESSONS.gold,
+        LESSONS.dev[:0].double(),
+        [],
+        *[nothing(WIDTH)] * 2,
+    )
+    x = LESSONS.dev[:12].double()
+    folded = scores(heads, exact, x).numpy()
+    seen = view(make_edges(LESSONS.gold, TOOLS))
+    needed = torch.tensor(sorted({row for each in LESSONS.gold for row in each}))
+    with torch.no_grad():
+        tools = heads.tools(exact.tools, exact.train, seen, needed)
+    slow = unfolded(heads, x.numpy(), tools.vectors.numpy(), tools.signals.numpy(), list(LESSONS.gold))
+    assert np.abs(folded - slow).max() < 1e-9
+    assert np.abs(slow).max() > 0.1
+
+
+# What training may see.
+
+
+def test_a_training_query_does_not_see_its_own_gold_edges() -> None:
+    """Other gold for the anchors changes nothing of what they are asked with; faithful it does: that is the leak."""
+    anchors = torch.arange(40)
+    other = [[(tools[0] + 7) % TOOLS] if row < 40 else tools for row, tools in enumerate(LESSONS.gold)]
+    changed = Lessons(LESSONS.tools, LESSONS.train, other, LESSONS.dev, LESSONS.dev_gold, *[nothing(WIDTH)] * 2)
+    found: dict[bool, list[torch.Tensor]] = {False: [], True: []}
+    for faithful in found:
+        for each in (LESSONS, changed):
+            learning = Learning(each, replace(SETTINGS, faithful=faithful), "cpu")
+            learning.heads.eval()
+            with torch.no_grad():
+                if not faithful:
+                    learning.heads.mixing[0].copy_(torch.eye(WIDTH))
+                    learning.heads.mixing[1].copy_(torch.eye(WIDTH))
+                chance = torch.Generator().manual_seed(3)
+                seen = (
+                    view(learning.edges) if faithful else without(learning.edges, anchors, 0.0, chance)
+                )  # the widths of both tables are the same, so that the same edges are dropped
+                tools = learning.heads.tools(each.tools, each.train, seen)
+                near = learning.outside(anchors)
+                assert faithful or not (near.valid & (near.rows < 40)).any()
+                asked = learning.heads(each.train[anchors], near, each.train, seen, tools, anchors)
+            found[faithful].append(asked.vectors @ tools.vectors.T)
+    assert torch.equal(found[False][0], found[False][1])
+    assert not torch.allclose(found[True][0], found[True][1], atol=1e-3)
+
+
+def test_the_losses_are_what_they_say() -> None:
+    chance = np.random.default_rng(0)
+    logits, needs = chance.normal(size=8), chance.integers(0, 2, 8).astype(bool)
+    p = 1 / (1 + np.exp(-logits))
+    expected = -np.mean(np.where(needs, np.log(p), np.log(1 - p)))
+    found = losses.detection(torch.tensor(logits), torch.tensor(needs), faithful=False)
+    assert float(found) == pytest.approx(expected)
+    two = torch.stack([torch.zeros(8), torch.tensor(logits).float()], dim=1)
+    twice = losses.detection(two, torch.tensor(needs), faithful=True)
+    assert float(twice) > float(functional.cross_entropy(two, torch.tensor(needs).long())) * 0.5
+    assert float(twice) >= np.log(1 + np.exp(-1)) - 1e-6  # a double softmax can never be sure
+    scored, gold = chance.normal(size=(3, 6)), np.array([[1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0]])
+    slow = []
+    for row, right in zip(scored / 0.5, gold, strict=True):
+        logs = row - np.log(np.exp(row).sum())
+        slow.append(-logs[right == 1].mean())
+    assert float(losses.listwise(torch.tensor(scored), torch.tensor(gold), 0.5)) == pytest.approx(np.mean(slow))
+    same = unit(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
+    assert float(losses.contrastive(same, same, 0.1)) < float(losses.contrastive(same, same.roll(1, 0), 0.1))
+    assert float(losses.contrastive(torch.zeros(5, 4), same, 0.1)) == 0.0
+
+
+def test_dev_is_judged_as_evaluation_judges() -> None:
+    found = torch.rand(30, TOOLS, generator=torch.Generator().manual_seed(1))
+    gold = [list(each) for each in LESSONS.dev_gold[:30]]
+    mine = judge(gold)(found)
+    rankings = [[str(row) for row in rows] for rows in found.topk(10).indices.tolist()]
+    judged = judge_rankings(rankings, [{str(row) for row in rows} for rows in gold])
+    for metric in ("recall@3", "recall@5", "ndcg@5", "comp@3"):
+        assert mine[metric] == pytest.approx(measure(metric, judged).mean())
+
+
+def test_the_threshold_is_the_best_and_the_lowest_of_the_best() -> None:
+    chance = np.random.default_rng(5)
+    needs = chance.integers(0, 2, 60).astype(bool)
+    p = np.round(np.clip(chance.normal(0.35 + 0.3 * needs, 0.2), 0, 1), 2)
+    found = best_threshold(p.tolist(), needs.tolist())
+
+    def balanced(edge: float) -> float:
+        return float(((p >= edge)[needs].mean() + (p < edge)[~needs].mean()) / 2)
+
+    every = np.unique(np.concatenate([np.linspace(0, 1, 201), p, p + 1e-6]))
+    values = np.array([balanced(edge) for edge in every])
+    assert found["balanced_accuracy"] == pytest.approx(balanced(found["threshold"]))
+    assert found["balanced_accuracy"] == pytest.approx(values.max())
+    assert found["threshold"] <= every[values > values.max() - 1e-9].min() + 0.02
+
+
+# Learning.
+
+
+def test_it_learns_what_texts_do_not_tell(learned: tuple[Heads, dict]) -> None:
+    facts = learned[1]
+    assert facts["after"]["recall@5"] > facts["plain"]["recall@5"] + 0.3
+    assert facts["after"]["mean"] >= facts["before"]["mean"]
+    assert facts["detection"]["balanced_accuracy"] > 0.6
+    assert facts["history"][-1]["loss"] < facts["history"][0]["loss"]
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        Modules(transfer="none"),
+        Modules(intent=False),
+        Modules(filter=False),
+        Modules(contrast=False),
+        Modules(graph=False),
+        Modules(detection=False),
+    ],
+    ids=lambda each: str(each),
+)
+@pytest.mark.parametrize("faithful", [False, True])
+def test_every_part_can_be_left_out(modules: Modules, faithful: bool, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, modules=modules, faithful=faithful, layers=2, train=replace(TRAIN, epochs=1))
+    heads, facts = learn(LESSONS, settings, tmp_path, "cpu", False)
+    found = scores(heads, LESSONS, LESSONS.dev)
+    assert torch.isfinite(found).all()
+    assert (facts["detection"] is None) == (not modules.detection)
+    assert facts["after"]["mean"] > 0
+
+
+def test_parts_that_do_not_help_are_left_out_by_dev(tmp_path: Path) -> None:
+    """Gold that neighbours know nothing of: the votes are worth nothing, and plain search remains."""
+    chance = torch.Generator().manual_seed(1)
+    tools = unit(torch.randn(TOOLS, WIDTH, generator=chance))
+
+    def draw(count: int) -> tuple[torch.Tensor, list[list[int]]]:
+        rows = torch.randint(TOOLS, (count,), generator=chance)
+        return unit(tools[rows] + 0.05 * torch.randn(count, WIDTH, generator=chance)), [[int(row)] for row in rows]
+
+    (known, _), (asked, wanted) = draw(200), draw(100)
+    random = [[int(torch.randint(TOOLS, (1,), generator=chance))] for _ in known]
+    data = Lessons(tools, known, random, asked, wanted, nothing(WIDTH), nothing(WIDTH))
+    _, facts = learn(data, replace(SETTINGS, train=replace(TRAIN, epochs=2)), tmp_path, "cpu", False)
+    assert facts["plain"]["mean"] > 0.99
+    assert facts["after"]["mean"] > 0.99
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(learned: tuple[Heads, dict], tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+sys.path[:0] = [sys.argv[1]]
+import torch
+torch.set_num_threads(1)
+import test_masstool as t
+from pathlib import Path
+from retrievers.masstool import train
+plain, count = train.Learning.loss, iter(range(99))
+def loss(self, *rest):
+    if next(count) == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, *rest)
+train.Learning.loss = loss
+t.learn(t.LESSONS, t.SETTINGS, Path(sys.argv[2]), "cpu", False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)], capture_output=True, env={**os.environ}
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-800:]
+    found = load(tmp_path / "heads.safetensors")
+    assert found is not None
+    assert found[1]["epoch"] == 2
+    heads, facts = learn(LESSONS, SETTINGS, tmp_path, "cpu", False)
+    assert [row["mean"] for row in facts["history"]] == [row["mean"] for row in learned[1]["history"]]
+    assert facts["chosen"] == learned[1]["chosen"]
+    theirs = learned[0].state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in heads.state_dict().items())
+
+
+def test_a_torn_checkpoint_counts_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    assert load(path) is None
+    save(path, {"a": torch.ones(3)}, {"epoch": 1})
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    assert load(path) is None
+
+
+def test_the_same_seed_gives_the_same_and_another_does_not(learned: tuple[Heads, dict], tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    again, _ = learn(LESSONS, SETTINGS, tmp_path / "a", "cpu", False)
+    assert torch.equal(again.attention, learned[0].attention)
+    other, _ = learn(LESSONS, replace(SETTINGS, train=replace(TRAIN, seed=1)), tmp_path / "b", "cpu", False)
+    assert not torch.equal(other.attention, learned[0].attention)
+
+
+def test_training_leaves_the_process_chance_alone(tmp_path: Path) -> None:
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    learn(LESSONS, replace(SETTINGS, train=replace(TRAIN, epochs=1)), tmp_path, "cpu", False)
+    assert torch.equal(torch.rand(3), expected)
+
+
+# Lending.
+
+
+def test_a_tool_of_the_same_text_is_lent_everything_and_one_like_nothing_nothing() -> None:
+    lenders, shifts = torch.eye(4), torch.ones(4, 4)
+    assert torch.allclose(lent(lenders[:1], lenders, shifts, 1.0), shifts[:1], atol=1e-3)
+    assert lent(-lenders[:1], lenders, shifts, 1.0).abs().max() < 1e-3
+    assert not lent(lenders[:1], lenders, shifts, 0.0).any()
+
+
+def test_neighbours_are_the_nearest_and_never_oneself() -> None:
+    near = nearest(LESSONS.train, LESSONS.train, 5, itself=True)
+    cosines = (LESSONS.train @ LESSONS.train.T).fill_diagonal_(-2)
+    assert torch.equal(near.cosines, cosines.topk(5).values)
+    assert (near.rows != torch.arange(len(LESSONS.train))[:, None]).all()
+    alone = nearest(LESSONS.dev[:3], LESSONS.train[:0], 5)
+    assert not alone.valid.any()

@@ -1,0 +1,68 @@
+"""The encoder tuned for both tasks at once: on made-up words, so that a CPU can watch it happen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_tuning import DATA, SETTINGS
+
+from pipelines.models import find_model
+from retrievers.masstool.joint import tune_jointly
+from retrievers.tuning.examples import Examples, Labels
+
+FEW = replace(
+    DATA,
+    train=Examples(DATA.train.queries[::2], DATA.train.gold[::2]),
+    labels=Labels((*DATA.train.queries[:6], *(f"hello {name}" for name in "abcdef")), (True,) * 6 + (False,) * 6),
+)
+QUICK = replace(SETTINGS, epochs=2, learning_rate=1e-3)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("joint") / "work"
+    return tune_jointly(find_model("bundled:minilm"), FEW, QUICK, 0.1, work, "cpu", False)
+
+
+def test_it_learns_and_says_how(tuned: Path) -> None:
+    facts = json.loads((tuned / "training.json").read_text())
+    assert facts["after"] > facts["before"]["recall@5"]
+    assert [row["epoch"] for row in facts["history"]] == [1, 2]
+    assert facts["history"][1]["loss"] < facts["history"][0]["loss"]
+    assert not (tuned.parent / "joint.safetensors").exists()
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_weights(tuned: Path, tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+sys.path[:0] = [sys.argv[1]]
+import test_masstool_joint as t
+from pathlib import Path
+from retrievers.masstool import joint
+plain = joint._Joint.epoch
+def epoch(self, number, bar):
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, number, bar)
+joint._Joint.epoch = epoch
+t.tune_jointly(t.find_model("bundled:minilm"), t.FEW, t.QUICK, 0.1, Path(sys.argv[2]), "cpu", False)
+"""
+    work = tmp_path / "work"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent), str(work)], capture_output=True, env={**os.environ}
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-500:]
+    assert (work / "joint.safetensors").exists()
+    again = tune_jointly(find_model("bundled:minilm"), FEW, QUICK, 0.1, work, "cpu", False)
+    left, right = (load_file(each / "model.safetensors") for each in (tuned, again))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,91 @@
+"""MassTool without each of its parts, from a config."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from doubles import counting_context, tiny_model
+
+from pipelines.ablation import PARTS, ablation, table
+from pipelines.config import parse
+from pipelines.index import IndexConfig, build_index
+from pipelines.training_sets import labelled_set
+from retrievers.errors import BadInput
+from retrievers.index import Index
+from retrievers.masstool.settings import MassToolSettings
+
+WORDS = "blorp zindle quax frum teggle wix snarb plood".split()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Eight tools whose texts tell nothing; made-up words in the queries do."""
+    folder = tmp_path / "data"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "labels").mkdir()
+    tools = [{"_id": f"t{i}", "title": f"tool{i}", "text": f"does thing number {i}"} for i in range(8)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(tool) + "\n" for tool in tools))
+    queries, qrels, labels = [], {"train": [], "dev": [], "test": []}, {"train": [], "dev": [], "test": []}
+    for number in range(8 * 12):
+        split = "test" if number % 6 == 5 else "dev" if number % 6 == 4 else "train"
+        queries.append({"_id": f"q{number}", "text": f"{WORDS[number % 8]} wanted {number}"})
+        qrels[split].append(f"q{number}\tt{number % 8}\t1")
+        labels[split].append(f"q{number}\t1")
+    for number in range(30):
+        queries.append({"_id": f"n{number}", "text": f"hello there friend {number}"})
+        labels["train" if number < 20 else "dev"].append(f"n{number}\t0")
+    (folder / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
+    for split in qrels:
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(qrels[split]))
+        (folder / "labels" / f"{split}.tsv").write_text("\n".join(labels[split]))
+    return folder
+
+
+def config(data: Path, tmp_path: Path) -> IndexConfig:
+    train = {"data": [{"path": str(data)}], "epochs": 3, "batch_size": 16, "learning_rate": 0.003}
+    return parse(
+        IndexConfig,
+        {
+            "index": str(tmp_path / "index"),
+            "catalogue": [str(data)],
+            "retrievers": {"masstool": {"kind": "masstool", "threshold": 0.3, "train": train}},
+        },
+    )
+
+
+def test_every_part_is_left_out_once(data: Path, tmp_path: Path) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    rows = ablation(config(data, tmp_path), context, "test")
+    assert list(rows) == ["encoder alone", "MassTool", *(f"without {name}" for name in PARTS)]
+    assert rows["MassTool"]["recall@3"] > rows["encoder alone"]["recall@3"]
+    assert rows["MassTool"]["p recall@3"] == 1.0
+    assert len(table(rows).splitlines()) == len(rows) + 1
+    assert not (tmp_path / "index-ablation").exists()
+    assert list(ablation(config(data, tmp_path), context, "dev", ("graph",)))[2:] == ["without graph"]
+    with pytest.raises(BadInput, match="no part 'garph'"):
+        ablation(config(data, tmp_path), context, "test", ("garph",))
+
+
+def test_labels_come_from_the_data_set_and_never_from_its_test(data: Path, tmp_path: Path) -> None:
+    settings = config(data, tmp_path).retrievers["masstool"]
+    assert isinstance(settings, MassToolSettings)
+    assert settings.train is not None
+    [found] = labelled_set(settings.train, ("name", "description"))
+    assert len(found.labels.queries) == 64 + 20
+    assert not set(found.labels.queries) & set(found.dev_labels.queries)
+    assert found.ids[:2] == ("t0", "t1")
+    # Another folder's labels with test queries of this data set: they are left out.
+    rows = (data / "labels" / "test.tsv").read_text()
+    (data / "labels" / "train.tsv").write_text((data / "labels" / "train.tsv").read_text() + "\n" + rows)
+    [again] = labelled_set(settings.train, ("name", "description"))
+    assert again.labels == found.labels
+
+
+def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    build_index(config(data, tmp_path), context)
+    index = Index(tmp_path / "index", context)
+    assert index.retriever("masstool").search(["blorp wanted now"], 3)[0].ids[0] == "t0"
+    assert not (tmp_path / "index-training").exists()
