@@ -18,9 +18,9 @@ from pipelines.shared.vectors import Stored, Vectors
 from retrievers.errors import IndexBusy
 from retrievers.index import Change
 from retrievers.index.memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.segments import make_arrays
 from retrievers.index.writer import check_tools, storable
 from retrievers.kinds import Context
-from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
 log = logging.getLogger("rewrite-serve")
@@ -78,13 +78,12 @@ class Replica:
         check_tools(tools)
         tools = [storable(tool) for tool in tools]
         index, manifest = self.index, self.index.manifest
-        documents = [document(tool, manifest.text) for tool in tools if index.tools.get(tool.id) != tool]
         keys = [changes.document_key(tool, manifest.text) for tool in tools]
         known: Stored = self.session.run(lambda connection: changes.known_vectors(connection, keys), reading=True)
         vectors = Vectors(known)
-        context = replace(self._context, vectors=vectors.of)
-        for kind in kinds_of(index.name, index.folder, manifest, context).values() if documents else ():
-            kind.rows(documents)
+        if fresh := [tool for tool in tools if index.tools.get(tool.id) != tool]:
+            context = replace(self._context, vectors=vectors.of)
+            make_arrays(fresh, manifest.text, kinds_of(index.name, index.folder, manifest, context))
         settings = settings_of(manifest)
         return self.session.run(lambda connection: changes.put(connection, tools, settings, vectors.all))
 

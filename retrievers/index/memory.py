@@ -18,10 +18,9 @@ from retrievers.fusion import ExactNames, LayeredNames
 from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Manifest
 from retrievers.index.reader import Index, check_identity, open_kind
-from retrievers.index.segments import MOST_SEGMENTS
+from retrievers.index.segments import MOST_SEGMENTS, make_arrays
 from retrievers.kinds import Arrays, Block, Context, Kind
 from retrievers.rows import Rows
-from retrievers.text import document
 from retrievers.types import ToolId
 
 
@@ -107,9 +106,7 @@ def kinds_of(source: object, models: Path, manifest: Manifest, context: Context)
 def make_run(source: str, lines: Sequence[str], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Run:
     """Tools, one line of JSON each, with every retriever's arrays for them."""
     held = tool_lines.Lines(source, list(lines))
-    documents = [document(tool, text) for tool in held]
-    arrays = {name: kind.rows(documents) for name, kind in kinds.items()}
-    return Run(held, arrays, np.ones(len(held), dtype=bool))
+    return Run(held, make_arrays(list(held), text, kinds), np.ones(len(held), dtype=bool))
 
 
 def _bury(runs: Sequence[Run], ids: AbstractSet[ToolId]) -> list[Run]:

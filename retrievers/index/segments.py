@@ -20,8 +20,13 @@ MOST_SEGMENTS = 12
 
 def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:
     """Writes tools and every retriever's arrays for them."""
+    return _store(folder, tools, make_arrays(tools, text, kinds))
+
+
+def make_arrays(tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> dict[str, Arrays]:
+    """Every retriever's arrays for these tools, wherever they are kept."""
     documents = [document(tool, text) for tool in tools]
-    return _store(folder, tools, {name: kind.rows(documents) for name, kind in kinds.items()})
+    return {name: kind.rows(documents) for name, kind in kinds.items()}
 
 
 def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) -> Segment:
