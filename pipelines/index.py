@@ -11,7 +11,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kinds import Context, check_names
-from retrievers.settings import DenseSettings, RetrieverSettings
+from retrievers.settings import DenseSettings, RetrieverSettings, ToolGenSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
 
@@ -69,13 +69,13 @@ def make_context(device: str | None = None, show_progress: bool = False) -> Cont
     return Context(find_model, cache_folder(), show_progress, device)
 
 
-def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Change:
+def build_index(config: IndexConfig, context: Context, wait: float = WAIT, resume: bool = False) -> Change:
     """Reads the catalogues, trains what is to be trained, and builds."""
     tools = read_tools(config.catalogue, config.format)
     training = {}
     for name, settings in config.retrievers.items():
-        if isinstance(settings, DenseSettings) and settings.train is not None:
+        if isinstance(settings, DenseSettings | ToolGenSettings) and settings.train is not None:
             from pipelines.training_sets import training_sets
 
             training[name] = training_sets(settings.train, config.text)
-    return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training)
+    return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training, resume)

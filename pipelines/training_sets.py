@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pipelines.data import DataSet, Gold, load_dataset
 from pipelines.protocols import apply_protocol, leave_one_out
 from retrievers.errors import BadInput
+from retrievers.generative.settings import GenerativeTraining
 from retrievers.settings import DenseTraining
 from retrievers.text import clean, document
 from retrievers.tuning.examples import Examples, TrainingSet
 
 
-def training_sets(settings: DenseTraining, text: Sequence[str]) -> list[TrainingSet]:
+def training_sets(settings: DenseTraining | GenerativeTraining, text: Sequence[str]) -> list[TrainingSet]:
     """One training set a source but the one held out; tools read as the source says, or else as the index does."""
     data = {source: apply_protocol(load_dataset(source.path), settings.protocol) for source in settings.data}
     names = [each.name for each in data.values()]
@@ -27,7 +28,7 @@ def training_set(data: DataSet, text: Sequence[str]) -> TrainingSet:
     rows = {tool.id: row for row, tool in enumerate(data.tools)}
     documents = tuple(clean(document(tool, text)) for tool in data.tools)
     train, dev = (_examples(data, data.split(split), rows) for split in ("train", "dev"))
-    return TrainingSet(data.name, documents, train, dev)
+    return TrainingSet(data.name, documents, train, dev, tuple(rows))
 
 
 def _examples(data: DataSet, gold: Gold, rows: Mapping[str, int]) -> Examples:

@@ -15,9 +15,11 @@ import numpy as np
 
 from retrievers.base import FindModel, Retriever
 from retrievers.errors import BadInput, IndexBroken
+from retrievers.generative.settings import ToolGenSettings
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
 from retrievers.tuning.examples import TrainingSet
+from retrievers.types import Tool
 
 Arrays = dict[str, np.ndarray]
 
@@ -42,6 +44,8 @@ class Context:
     """cpu, cuda, mps; None: the best there is."""
     encoders: dict[str, Any] = field(default_factory=dict)
     """Encoders already loaded, by fingerprint of their weights."""
+    engine: str = "transformers"
+    """What runs the language model of a generative retriever: transformers or vllm."""
 
 
 class Kind(Protocol):
@@ -75,12 +79,33 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
+class Speller(Protocol):
+    """A kind that gives every tool an identity of its own, and so must know who is in which row."""
+
+    def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
+        """As `Kind.rows`, with the tools themselves."""
+        ...
+
+    def train_tools(
+        self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path
+    ) -> Path:
+        """As `Learner.train`, with the catalogue that is to be learned."""
+        ...
+
+
 KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
     "hybrid": "retrievers.hybrid:HybridKind",
+    "toolgen": "retrievers.generative.kind:ToolGenKind",
 }
-SETTINGS: dict[str, type] = {"bm25": BM25Settings, "dense": DenseSettings, "hybrid": HybridSettings}
+SETTINGS: dict[str, type] = {
+    "bm25": BM25Settings,
+    "dense": DenseSettings,
+    "hybrid": HybridSettings,
+    "toolgen": ToolGenSettings,
+}
 
 
 def make_kind(settings: RetrieverSettings, context: Context, trained: Path | None = None) -> Kind:

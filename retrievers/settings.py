@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retrievers.errors import BadInput
+from retrievers.generative.settings import ToolGenSettings as ToolGenSettings
+from retrievers.sources import TrainingSource as TrainingSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,6 @@ class BM25Settings:
     def __post_init__(self) -> None:
         if self.k1 <= 0 or not 0 <= self.b <= 1:
             raise BadInput(f"BM25 wants k1 > 0 and b between 0 and 1, not k1={self.k1:g}, b={self.b:g}")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSource:
-    """A data set to learn from."""
-
-    path: str
-    """A data set folder, or `bundled:sample`."""
-    text: tuple[str, ...] = ()
-    """Which parts of a tool are read; the index's own when not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +136,4 @@ class HybridSettings:
             raise BadInput(f"{len(self.fusion.weights)} fusion weights for {len(self.of)} retrievers")
 
 
-RetrieverSettings = BM25Settings | DenseSettings | HybridSettings
+RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | ToolGenSettings

@@ -10,7 +10,7 @@ from retrievers.index import tools as tool_lines
 from retrievers.index.files import put_array, put_bytes
 from retrievers.index.manifest import Manifest, Segment
 from retrievers.index.reader import blocks, live_mask, segment_tools
-from retrievers.kinds import Arrays, Kind
+from retrievers.kinds import Arrays, Kind, Speller
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
@@ -21,7 +21,11 @@ MOST_SEGMENTS = 12
 def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:
     """Writes tools and every retriever's arrays for them."""
     documents = [document(tool, text) for tool in tools]
-    return _store(folder, tools, {name: kind.rows(documents) for name, kind in kinds.items()})
+    arrays = {
+        name: kind.tool_rows(tools, documents) if isinstance(kind, Speller) else kind.rows(documents)
+        for name, kind in kinds.items()
+    }
+    return _store(folder, tools, arrays)
 
 
 def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) -> Segment:

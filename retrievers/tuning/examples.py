@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retrievers.errors import BadInput
+from retrievers.generative.trajectories import Trajectory
+from retrievers.types import ToolId
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class TrainingSet:
     documents: tuple[str, ...]
     train: Examples
     dev: Examples
+    ids: tuple[ToolId, ...] = ()
+    """Whose documents they are; for kinds that learn tools, not texts."""
+    trajectories: tuple[Trajectory, ...] = ()
+    """Tasks done with these tools; for kinds that learn to call them."""
 
     def __post_init__(self) -> None:
         if not self.train or not self.dev:
