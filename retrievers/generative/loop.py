@@ -126,11 +126,10 @@ class Loop:
             self._model.eval()
             row["recall@5"] = job.judge()
             self._model.train()
-            if row["recall@5"] > state.best:
-                state.best, state.waited = row["recall@5"], 0
+            state.waited = 0 if row["recall@5"] > state.best else state.waited + 1
+            if row["recall@5"] >= state.best:  # of equals the one that has learned longer
+                state.best = row["recall@5"]
                 write_tensors(job.work / "best", {"weights": self._weights})
-            else:
-                state.waited += 1
         state.history.append(row)
 
     def _save(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from generative_toys import ACTING, DATA, IDS, TOOLS, TRAINING, WORDS, toolgen
+from generative_toys import ACTING, DATA, IDS, TOOLS, TRAINING, WORDS, save_toy_model, toolgen
 from safetensors.torch import load_file
 
 from retrievers.errors import BadInput
@@ -35,8 +34,13 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def taught(tiny_lm: Path, context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return learn(tiny_lm, ACTING, tmp_path_factory.mktemp("toolgen") / "work", context)
+def toy_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_toy_model(tmp_path_factory.mktemp("models") / "toy")
+
+
+@pytest.fixture(scope="module")
+def taught(toy_lm: Path, context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learn(toy_lm, ACTING, tmp_path_factory.mktemp("toolgen") / "work", context)
 
 
 def test_all_three_stages_report_and_it_learns_words_that_mean_nothing(taught: Path) -> None:
@@ -51,41 +55,45 @@ def test_all_three_stages_report_and_it_learns_words_that_mean_nothing(taught: P
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
-    taught: Path, tiny_lm: Path, context: Context, tmp_path: Path
+    taught: Path, toy_lm: Path, context: Context, tmp_path: Path
 ) -> None:
     code = """
 import os, signal, sys
 from pathlib import Path
-sys.path[:0] = [sys.argv[1]]
+sys.path[:0] = sys.argv[1:3]
 import test_generative_training as t
+from killing import in_a_child
 from pipelines.index import make_context
 from retrievers.generative.loop import Loop
-one, steps = Loop._one, 0
-def step(self, batch):
-    global steps
-    if (steps := steps + 1) == int(sys.argv[4]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    one(self, batch)
-Loop._one = step
-t.learn(Path(sys.argv[3]), t.ACTING, Path(sys.argv[2]), make_context("cpu"))
+one = Loop._one
+def dying(number):
+    steps = iter(range(1, number))
+    def step(self, batch):
+        if next(steps, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        one(self, batch)
+    return step
+for number in (2, 20, 32):  # in the first stage, in the midst of an epoch of the second one, and in the last one
+    Loop._one = dying(number)
+    code = in_a_child(lambda: t.learn(Path(sys.argv[4]), t.ACTING, Path(sys.argv[3]), make_context("cpu")))
+    assert code == -signal.SIGKILL, (number, code)
 """
-    work = tmp_path / "work"
-    # In the first stage, in the midst of an epoch of the second one, and in the last one.
-    for steps in ("2", "20", "34"):
-        words = [sys.executable, "-c", code, str(Path(__file__).parent), str(work), str(tiny_lm), steps]
-        done = subprocess.run(words, capture_output=True, env={**os.environ})
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-800:]
-    left, right = tensors(taught), tensors(learn(tiny_lm, ACTING, work, context))
+    work, here = tmp_path / "work", Path(__file__).parent
+    words = [sys.executable, "-c", code, str(here), str(here.parent), str(work), str(toy_lm)]
+    done = subprocess.run(words, capture_output=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr.decode()[-800:]
+    assert (work / "2-retrieve" / "done.json").exists()
+    assert not (work / "3-agent" / "done.json").exists()
+    left, right = tensors(taught), tensors(learn(toy_lm, ACTING, work, context))
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_new_rows_begin_as_the_tools_name_in_what_is_read_and_in_what_is_said(
-    untied_lm: Path, context: Context, tmp_path: Path
-) -> None:
+def test_new_rows_begin_as_the_tools_name_in_what_is_read_and_in_what_is_said(context: Context, tmp_path: Path) -> None:
     from retrievers.generative.language_model import LanguageModel, load_model
     from retrievers.generative.weights import grow
 
+    untied_lm = save_toy_model(tmp_path / "untied", tied=False)
     arrays = make_kind(toolgen(untied_lm), context).tool_rows(TOOLS, DOCUMENTS)  # type: ignore[attr-defined]
     language = LanguageModel(untied_lm, "cpu")
     for row, word in enumerate(WORDS):
@@ -98,34 +106,35 @@ def test_new_rows_begin_as_the_tools_name_in_what_is_read_and_in_what_is_said(
     assert torch.equal(model.get_input_embeddings().weight[-8:], torch.from_numpy(arrays["inputs"]))
 
 
-def test_stages_can_be_skipped(tiny_lm: Path, context: Context, tmp_path: Path) -> None:
+def test_stages_can_be_skipped(toy_lm: Path, context: Context, tmp_path: Path) -> None:
     only = replace(TRAINING, memorise=Stage(epochs=0), retrieve=replace(TRAINING.retrieve, epochs=1))
-    facts = json.loads((learn(tiny_lm, only, tmp_path / "work", context) / "training.json").read_text())
+    facts = json.loads((learn(toy_lm, only, tmp_path / "work", context) / "training.json").read_text())
     assert facts["stages"]["memorise"] == facts["stages"]["agent"] == "skipped"
     assert len(facts["stages"]["retrieve"]["history"]) == 1
 
 
-def test_adapters_leave_every_old_row_as_it_was(tiny_lm: Path, context: Context, tmp_path: Path) -> None:
+def test_adapters_leave_every_old_row_as_it_was(toy_lm: Path, context: Context, tmp_path: Path) -> None:
     training = replace(TRAINING, method="lora", lora=LoraSettings(4, 8), retrieve=replace(TRAINING.retrieve, epochs=1))
-    before, after = tensors(tiny_lm), tensors(learn(tiny_lm, training, tmp_path / "work", context))
+    before, after = tensors(toy_lm), tensors(learn(toy_lm, training, tmp_path / "work", context))
     name = "model.embed_tokens.weight"
     assert torch.equal(after[name][: len(before[name])], before[name])
     assert not torch.equal(after["model.layers.0.mlp.up_proj.weight"], before["model.layers.0.mlp.up_proj.weight"])
     assert after.keys() == before.keys()
 
 
-def test_a_data_set_of_other_tools_is_refused(tiny_lm: Path, context: Context, tmp_path: Path) -> None:
-    kind = make_kind(toolgen(tiny_lm, TRAINING), context)
+def test_a_data_set_of_other_tools_is_refused(toy_lm: Path, context: Context, tmp_path: Path) -> None:
+    kind = make_kind(toolgen(toy_lm, TRAINING), context)
     with pytest.raises(BadInput, match=r"lacks tools of the data set toy \(t7\)"):
         kind.train_tools(TOOLS[:7], DOCUMENTS[:7], [DATA], tmp_path / "work")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("indexing", ["atomic", "semantic", "numeric", "hierarchical"])
 def test_every_indexing_is_trained_sealed_changed_and_searched(
-    indexing: str, tiny_lm: Path, context: Context, tmp_path: Path
+    indexing: str, toy_lm: Path, context: Context, tmp_path: Path
 ) -> None:
     folder = tmp_path / "index"
-    settings = {"toolgen": toolgen(tiny_lm, TRAINING, indexing)}
+    training = replace(TRAINING, retrieve=replace(TRAINING.retrieve, epochs=14))
+    settings = {"toolgen": toolgen(toy_lm, training, indexing)}
     build(folder, TOOLS, settings, context, training={"toolgen": [DATA]})
     assert verify(folder) == []
     assert not (tmp_path / "index-training").exists()
@@ -140,10 +149,10 @@ def test_every_indexing_is_trained_sealed_changed_and_searched(
 
 
 def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
-    tiny_lm: Path, context: Context, tmp_path: Path
+    toy_lm: Path, context: Context, tmp_path: Path
 ) -> None:
     folder, new = tmp_path / "index", Tool("new", "mimsy_tool", "Does mimsy things.")
-    settings = {"toolgen": toolgen(tiny_lm, TRAINING)}
+    settings = {"toolgen": toolgen(toy_lm, TRAINING)}
     build(folder, TOOLS, settings, context, training={"toolgen": [DATA]})
     add(folder, [new], context)
     # Untrained, it answers to its own document at least as strongly as others do to theirs.
@@ -157,7 +166,7 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     further = replace(
         TRAINING, memorise=replace(TRAINING.memorise, epochs=8), retrieve=replace(TRAINING.retrieve, epochs=4)
     )
-    again = {"toolgen": toolgen(tiny_lm, further)}
+    again = {"toolgen": toolgen(toy_lm, further)}
     build(folder, [*TOOLS, new], again, context, training={"toolgen": [more]}, resume=True)
     index = Index(folder, context)
     assert index.retriever("toolgen").search(["a mimsy"], 1)[0].ids == ("new",)
