@@ -64,9 +64,9 @@ def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool
     return tools
 
 
-def make_context(device: str | None = None, show_progress: bool = False) -> Context:
+def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
     """The world as the commands see it."""
-    return Context(find_model, cache_folder(), show_progress, device)
+    return Context(find_model, cache_folder(), show_progress, device, engine=engine)
 
 
 def build_index(config: IndexConfig, context: Context, wait: float = WAIT, resume: bool = False) -> Change:

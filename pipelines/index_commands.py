@@ -28,7 +28,7 @@ def build(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     started = time.monotonic()
-    change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait)
+    change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait, arguments.resume)
     say(
         f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
         f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
@@ -116,7 +116,7 @@ def lint_catalogue(arguments: argparse.Namespace) -> int:
 def search(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise BadInput(f"-k must be at least 1, not {arguments.k}")
-    index = Index(arguments.index, make_context(arguments.device))
+    index = Index(arguments.index, make_context(arguments.device, engine=arguments.engine))
     utterances = _lines(arguments.text)
     names = arguments.retriever or index.names
     found = {name: ToolSearch(index, name).find(utterances, arguments.k) for name in names}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pipelines.data import DataSet, Gold, load_dataset
 from pipelines.protocols import apply_protocol, leave_one_out
@@ -20,7 +21,12 @@ def training_sets(settings: DenseTraining | GenerativeTraining, text: Sequence[s
     if len(set(names)) < len(settings.data):
         raise BadInput(f"two data sets to train on have the same name: {', '.join(names)}")
     kept = leave_one_out(list(data.values()), settings.hold_out)[0] if settings.hold_out else list(data.values())
-    return [training_set(each, source.text or text) for source, each in data.items() if each in kept]
+    sets = [training_set(each, source.text or text) for source, each in data.items() if each in kept]
+    if isinstance(settings, GenerativeTraining) and settings.agent.epochs:
+        from pipelines.agent.tasks import load_trajectories
+
+        sets[0] = replace(sets[0], trajectories=tuple(load_trajectories(settings.agent.trajectories)))
+    return sets
 
 
 def training_set(data: DataSet, text: Sequence[str]) -> TrainingSet:

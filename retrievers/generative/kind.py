@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from retrievers.rows import Rows
 from retrievers.text import clean
 from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Tool
+
+if TYPE_CHECKING:
+    from retrievers.generative.speaking import Speech
 
 NOTHING = np.iinfo(np.int64).min
 """Fills the codes' rectangle."""
@@ -122,7 +126,18 @@ class ToolGenKind:
         inputs = np.concatenate([block.arrays["inputs"] for block in blocks])
         outputs = np.concatenate([block.arrays["outputs"] for block in blocks])
         trie = Trie(codes, live, frames.end)
-        return Generative(self._start(inputs, outputs), frames, trie, rows, fingerprint, self._settings)
+        retriever = Generative(self._start(inputs, outputs), frames, trie, rows, fingerprint, self._settings)
+        retriever.speech = self._speech(inputs, outputs, dict(zip(live, codes, strict=True)))
+        return retriever
+
+    def _speech(self, inputs: np.ndarray, outputs: np.ndarray, codes: dict[int, Code]) -> Callable[[], Speech]:
+        def speech() -> Speech:
+            from retrievers.generative.local_run import Vocabulary
+            from retrievers.generative.speaking import Speech
+
+            return Speech(Vocabulary(self._language, inputs, outputs), self._book.base, codes)
+
+        return speech
 
     def _start(self, inputs: np.ndarray, outputs: np.ndarray) -> Start:
         """How an answer is begun, by the engine that was asked for."""

@@ -81,6 +81,13 @@ class LocalRun:
         told: np.ndarray = logits - sums[rows]
         return told
 
+    def likeliest(self, words: int) -> np.ndarray:
+        """The likeliest token of each row, among the first so many of the vocabulary."""
+        with torch.no_grad():
+            logits = self._states @ self._vocabulary.language.outputs[:words].float().T
+        found: np.ndarray = logits.argmax(dim=-1).cpu().numpy()
+        return found
+
     def advance(self, rows: np.ndarray, tokens: np.ndarray) -> None:
         """As `Run.advance`."""
         chosen = torch.from_numpy(rows).to(self._device)
