@@ -40,7 +40,11 @@ class Gateway:
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
         self.catalogue = LiveCatalogue(
-            Path(config.index).expanduser(), config.retriever, make_context(device), self.metrics, phrasing
+            Path(config.index).expanduser(),
+            config.retriever,
+            make_context(device, engine=config.engine),
+            self.metrics,
+            phrasing,
         )
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms

@@ -208,6 +208,8 @@ class ServeConfig:
     """The folder of the index."""
     retriever: str = "dense"
     """Which of the index's retrievers answers."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What runs the language model of a generative retriever."""
     rewriter: ServedRewriter | None = None
     """None: raw retrieval alone."""
     host: str = "127.0.0.1"

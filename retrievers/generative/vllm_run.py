@@ -13,6 +13,7 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -75,11 +76,11 @@ class VllmModel:
                 except (ValueError, RuntimeError, OSError) as error:
                     reason = str(error).split("\n")[0]
                     raise BadInput(f"vLLM cannot load the model {folder} ({reason}); take transformers") from error
-        self._llm = context.encoders[key].llm
+        self._engine: _Engine = context.encoders[key]
 
     def start(self, prompts: Sequence[Sequence[int]]) -> VllmRun:
         """Begins answers to these prompts."""
-        return VllmRun(self._llm, prompts)
+        return VllmRun(self._engine, prompts)
 
 
 class _Engine:
@@ -87,6 +88,8 @@ class _Engine:
 
     def __init__(self, llm: Any) -> None:
         self.llm = llm
+        self.lock = threading.Lock()
+        """vLLM answers one caller at a time; a server has several."""
 
     def forget(self) -> None:
         """vLLM's own cache of prefixes changes no answer."""
@@ -95,8 +98,8 @@ class _Engine:
 class VllmRun:
     """One batch of prompts on its way."""
 
-    def __init__(self, llm: Any, prompts: Sequence[Sequence[int]]) -> None:
-        self._llm, self._said = llm, [list(prompt) for prompt in prompts]
+    def __init__(self, engine: _Engine, prompts: Sequence[Sequence[int]]) -> None:
+        self._engine, self._said = engine, [list(prompt) for prompt in prompts]
 
     def scores(self, starts: np.ndarray, tokens: np.ndarray, most: int) -> np.ndarray:
         """As `Run.scores`; the `most` likeliest of a row are told."""
@@ -122,8 +125,8 @@ class VllmRun:
             for row in open_rows
         ]
         asked = [{"prompt_token_ids": self._said[row]} for row in open_rows]
-        with callers_random_numbers():
-            answers = self._llm.generate(asked, params, use_tqdm=False)
+        with self._engine.lock, callers_random_numbers():
+            answers = self._engine.llm.generate(asked, params, use_tqdm=False)
         for row, answer in zip(open_rows, answers, strict=True):
             place = {token: start for start, token in enumerate(allowed[row], int(starts[row]))}
             for token, told in answer.outputs[0].logprobs[0].items():
