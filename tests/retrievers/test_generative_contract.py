@@ -33,10 +33,9 @@ def folder(some_tools: list[Tool], context: Context, tmp_path_factory: pytest.Te
     model = str(save_toy_model(tmp_path_factory.mktemp("models") / "toy"))
     twins = [Tool(f"twin/{letter}", "twin_tool", "Tells twins apart.") for letter in "ba"]
     kinds = {name: ToolGenSettings(model=model, indexing=name, batch_size=4) for name in INDEXINGS}  # type: ignore[arg-type]
-    kinds["whole"] = ToolGenSettings(model=model, indexing="semantic", scores="vocabulary")
     others = {"bm25": BM25Settings(), "hybrid": HybridSettings(of=("bm25", "atomic"))}
     folder = tmp_path_factory.mktemp("contract") / "index"
-    build(folder, [*some_tools, *twins], {**kinds, **others}, context)
+    build(folder, [*some_tools, *twins], {**kinds, **others}, context, text=["name"])
     return folder
 
 
@@ -45,7 +44,7 @@ def index(folder: Path, context: Context) -> Index:
     return Index(folder, context)
 
 
-@pytest.fixture(params=[*INDEXINGS, "whole", "hybrid"])
+@pytest.fixture(params=[*INDEXINGS, "hybrid"])
 def retriever(request: pytest.FixtureRequest, index: Index) -> Retriever:
     return index.retriever(request.param)
 
