@@ -19,6 +19,7 @@ from retrievers.errors import BadInput
 from retrievers.generative.language_model import LanguageModel
 from retrievers.generative.prompts import Turn
 from retrievers.generative.retriever import Generative
+from retrievers.generative.settings import Stage
 from retrievers.generative.trajectories import read_trajectories, turns
 from retrievers.index import Index, build
 from retrievers.kinds import Context
@@ -121,7 +122,12 @@ def test_a_damaged_trajectory_is_named(line: str, tmp_path: Path) -> None:
 def taught(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy that learns its eight tasks by heart."""
     place = tmp_path_factory.mktemp("agent")
-    training = replace(ACTING, agent=replace(ACTING.agent, epochs=60, learning_rate=3e-3, rehearse=0.0))
+    training = replace(
+        ACTING,
+        memorise=Stage(epochs=0),
+        retrieve=Stage(epochs=0),
+        agent=replace(ACTING.agent, epochs=60, learning_rate=3e-3, rehearse=0.0),
+    )
     settings = toolgen(save_toy_model(place / "toy"), training)
     build(
         place / "index",
