@@ -136,7 +136,7 @@ class Loop:
         """A checkpoint, whole or not at all; the one before goes when this one stands."""
         moments = {}
         for name, weight in self._weights.items():
-            for moment in ("exp_avg", "exp_avg_sq"):
+            for moment in ("exp_avg", "exp_avg_sq") if self._optimizer.state[weight] else ():  # unused: no moments
                 moments[f"{name}/{moment}"] = self._optimizer.state[weight][moment]
         target = self._job.work / f"step-{self._state.step}"
         facts = {name: getattr(self._state, name) for name in Progress.__slots__}
@@ -156,6 +156,8 @@ class Loop:
         moments = load_file(found[-1] / "moments.safetensors", device=self._job.device)
         facts = json.loads((found[-1] / STATE).read_text())
         for name, weight in self._weights.items():
+            if f"{name}/exp_avg" not in moments:
+                continue
             self._optimizer.state[weight] = {
                 "step": torch.tensor(float(facts["step"]), device=self._job.device if self._fused else "cpu"),
                 "exp_avg": moments[f"{name}/exp_avg"],

@@ -67,7 +67,7 @@ def train(
     if (finished / FINISHED).exists():
         return finished
     language, device = pupil.language, pupil.language.device
-    student = enrol(load_model(language.folder), pupil.inputs, pupil.outputs, training, device)
+    student = enrol(load_model(language.folder), pupil.inputs, pupil.outputs, training, device, pupil.book.base)
     held = language.holding(student.model)
     judge = _judge(held, pupil.book, tools, sets, settings)
     report: dict[str, Any] = {"dev recall@5 before": _asked(student, judge), "stages": {}}

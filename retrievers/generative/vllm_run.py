@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Set where the user has not."""
+MEMORY = 0.5
+"""The share of a GPU's memory that the engine takes: a rewriter may live there, too."""
 ROOM = 64
 """Tokens beside a query's own: its frame, and a code."""
 
@@ -68,6 +70,7 @@ class VllmModel:
                             dtype="float32" if current_platform.device_type == "cpu" else "bfloat16",
                             enforce_eager=current_platform.device_type == "cpu",
                             max_model_len=settings.max_length + ROOM,
+                            gpu_memory_utilization=MEMORY,
                             max_logprobs=-1,
                             logprobs_mode="processed_logprobs",
                             use_tqdm_on_load=False,

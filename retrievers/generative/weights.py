@@ -25,8 +25,10 @@ class Student:
     """What holds the model's adapters, where it has some."""
 
 
-def enrol(model: Any, inputs: np.ndarray, outputs: np.ndarray, training: GenerativeTraining, device: str) -> Student:
-    """Grows the vocabulary by these rows and frees what is to learn."""
+def enrol(
+    model: Any, inputs: np.ndarray, outputs: np.ndarray, training: GenerativeTraining, device: str, base: int
+) -> Student:
+    """Grows the vocabulary by these rows and frees what is to learn; `base` tokens are not ours."""
     tied = grow(model, inputs, outputs)
     model.to(device)
     if training.method == "full":
@@ -41,8 +43,8 @@ def enrol(model: Any, inputs: np.ndarray, outputs: np.ndarray, training: Generat
     with torch.random.fork_rng():
         torch.manual_seed(training.seed)
         adapters = get_peft_model(model, config)
-    if len(inputs):
-        _free_new_rows(model, len(inputs))
+    if model.get_input_embeddings().weight.shape[0] > base:
+        _free_our_rows(model, base)
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     return Student(model, weights, tied, adapters)
 
@@ -68,12 +70,12 @@ def grow(model: Any, inputs: np.ndarray, outputs: np.ndarray) -> bool:
     return tied
 
 
-def _free_new_rows(model: Any, count: int) -> None:
-    """Lets the rows of the new tokens learn, and no other row."""
+def _free_our_rows(model: Any, base: int) -> None:
+    """Lets the rows of the tools' tokens learn, and no other row."""
     for weight in {
         id(w): w for w in (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     }.values():
         weight.requires_grad_(True)
         mask = torch.zeros(weight.shape[0], 1, device=weight.device)
-        mask[-count:] = 1.0
+        mask[base:] = 1.0
         weight.register_hook(lambda gradient, mask=mask: gradient * mask)
