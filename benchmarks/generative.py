@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -68,6 +69,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--random", type=int, default=0, help="so many random queries: does anything but tools come out?"
+    )
     parser.add_argument("-k", type=int, default=5)
     parser.add_argument("--device")
     words = parser.parse_args()
@@ -105,6 +109,7 @@ def measure(words: argparse.Namespace, context: Context, scratch: Path) -> dict[
         "queries": len(queries),
         "parameters": count,
         "parameters added": count - sum(weight.numel() for weight in before.model.parameters()),
+        "random queries": _strangers(systems["generative"], set(index.tools), words.random, words.k),
         "perplexity before": perplexity(before),
         "perplexity after": perplexity(after),
     }
@@ -116,6 +121,22 @@ def perplexity(language: LanguageModel) -> float:
     with torch.no_grad(), precision(language.device):
         logits = language.model(input_ids=tokens).logits[0, :-1].float()
     return float(torch.exp(torch.nn.functional.cross_entropy(logits, tokens[0, 1:])))
+
+
+def _strangers(retriever: Retriever, known: set[str], count: int, k: int) -> dict[str, int]:
+    """Of random queries: answers that are no tool of the index, and rankings that are too short."""
+    chance = random.Random(0)
+    plain = PLAIN.split()
+    queries = [
+        " ".join(chance.choices(plain, k=chance.randint(1, 12)))
+        if chance.random() < 0.5
+        else "x"
+        + "".join(chr(chance.choice((chance.randint(33, 126), chance.randint(161, 0xD7FF)))) for _ in range(20))
+        for _ in range(count)
+    ]
+    rankings = [each for start in range(0, count, 256) for each in retriever.search(queries[start : start + 256], k)]
+    strange = sum(tool not in known for ranking in rankings for tool in ranking.ids)
+    return {"asked": count, "no tool": strange, "too short": sum(len(each) < min(k, len(known)) for each in rankings)}
 
 
 def _untrained(words: argparse.Namespace, context: Context, scratch: Path) -> Path:
