@@ -32,7 +32,7 @@ DATA = TrainingSet(
 TRAINING = GenerativeTraining(
     (TrainingSource("toy"),),
     memorise=Stage(epochs=2, batch_size=8, learning_rate=3e-3),
-    retrieve=Stage(epochs=8, batch_size=8, learning_rate=3e-3),
+    retrieve=Stage(epochs=6, batch_size=8, learning_rate=3e-3),
     save_every=2,
     patience=9,
 )
