@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -44,21 +45,37 @@ class Clusters:
     def _path(self, vector: np.ndarray) -> str:
         path = ""
         while len(centres := self._centres.get(path, ())):
-            path += str(int(np.square(centres - vector).sum(axis=1).argmin()))
+            path += str(_nearest(vector[None], centres)[0])
         return path
 
 
 def _split(path: str, vectors: np.ndarray, nodes: dict[str, np.ndarray]) -> None:
     if len(vectors) <= BRANCHES:
         return
+    centres = _centres(np.unique(vectors, axis=0))
+    if len(centres) < 2:
+        return  # all alike: told apart by their numbers
+    # By the same rule that a later tool is placed with; a centre that nobody is nearest to is none.
+    used = sorted(set(_nearest(vectors, centres)))
+    if len(used) < 2:
+        return
+    nodes[path] = centres = centres[used]
+    nearest = np.array(_nearest(vectors, centres))
+    for branch in range(len(used)):
+        _split(f"{path}{branch}", vectors[nearest == branch], nodes)
+
+
+def _nearest(vectors: np.ndarray, centres: np.ndarray) -> list[int]:
+    return [int(np.square(centres - vector).sum(axis=1).argmin()) for vector in vectors]
+
+
+def _centres(distinct: np.ndarray) -> np.ndarray:
+    """Ten centres, or the vectors themselves where they are no more."""
+    if len(distinct) <= BRANCHES:
+        return distinct.astype(np.float32)
     from scipy.cluster.vq import kmeans2
 
-    centres, _ = kmeans2(vectors.astype(np.float64), BRANCHES, iter=ROUNDS, minit="++", seed=0, missing="warn")
-    centres = centres.astype(np.float32)
-    # By the same rule that a later tool is placed with.
-    nearest = np.array([int(np.square(centres - vector).sum(axis=1).argmin()) for vector in vectors])
-    if len(set(nearest.tolist())) < 2:
-        return  # all alike: told apart by their numbers
-    nodes[path] = centres
-    for branch in range(BRANCHES):
-        _split(f"{path}{branch}", vectors[nearest == branch], nodes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # an empty cluster, which is left out
+        found: np.ndarray = kmeans2(distinct.astype(np.float64), BRANCHES, iter=ROUNDS, minit="++", seed=0)[0]
+    return found[np.isfinite(found).all(axis=1)].astype(np.float32)

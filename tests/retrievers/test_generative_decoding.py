@@ -143,6 +143,18 @@ def test_alike_tools_share_the_beginning_of_their_path() -> None:
         assert one == other or paths[one] != paths[other]
 
 
+def test_tools_that_read_the_same_are_no_trouble() -> None:
+    """Many catalogues have a dozen tools that are called status and say nothing else."""
+    vectors = np.concatenate([np.zeros((25, 3)), np.ones((4, 3)), np.random.default_rng(0).normal(size=(40, 3))])
+    tree = Clusters.of(vectors.astype(np.float32))
+    paths = tree.paths(vectors.astype(np.float32))
+    assert np.isfinite(tree.state["centres"]).all()
+    assert len(set(paths[:25])) == 1
+    assert len(set(paths)) > 8
+    assert max(paths[29:].count(path) for path in paths[29:]) <= 10
+    assert Clusters.of(np.zeros((30, 3), np.float32)).paths(np.zeros((1, 3), np.float32)) == [""]
+
+
 def test_a_name_says_whose_tool_it_is() -> None:
     assert label(Tool("a", "getForecastByCity", provider="Nimbus Ledger")) == "get Forecast By City for Nimbus Ledger"
     assert label(Tool("a", "nimbus_status", provider="Nimbus")) == "nimbus status"
