@@ -72,10 +72,12 @@ def _nearest(vectors: np.ndarray, centres: np.ndarray) -> list[int]:
 def _centres(distinct: np.ndarray) -> np.ndarray:
     """Ten centres, or the vectors themselves where they are no more."""
     if len(distinct) <= BRANCHES:
-        return distinct.astype(np.float32)
+        few: np.ndarray = distinct.astype(np.float32)
+        return few
     from scipy.cluster.vq import kmeans2
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # an empty cluster, which is left out
         found: np.ndarray = kmeans2(distinct.astype(np.float64), BRANCHES, iter=ROUNDS, minit="++", seed=0)[0]
-    return found[np.isfinite(found).all(axis=1)].astype(np.float32)
+    whole: np.ndarray = found[np.isfinite(found).all(axis=1)].astype(np.float32)
+    return whole
