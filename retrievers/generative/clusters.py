@@ -9,6 +9,7 @@ import numpy as np
 
 BRANCHES = 10
 ROUNDS = 25
+NOTHING = np.zeros((0, 0), np.float32)
 
 
 class Clusters:
@@ -44,7 +45,7 @@ class Clusters:
 
     def _path(self, vector: np.ndarray) -> str:
         path = ""
-        while len(centres := self._centres.get(path, ())):
+        while len(centres := self._centres.get(path, NOTHING)):
             path += str(_nearest(vector[None], centres)[0])
         return path
 
