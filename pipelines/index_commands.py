@@ -33,7 +33,25 @@ def build(arguments: argparse.Namespace) -> int:
         f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
         f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
     )
+    _tell_stages(Path(config.index))
     return 0
+
+
+def _tell_stages(folder: Path) -> None:
+    """What each stage of a training in stages came to."""
+    for name, part in manifests.read(folder)[0].retrievers.items():
+        path = folder / part.model / "training.json"
+        stages = json.loads(path.read_text()).get("stages", {}) if part.model and path.exists() else {}
+        for stage, facts in stages.items():
+            last = (
+                ", ".join(f"{key} {value:.4g}" for key, value in facts["history"][-1].items())
+                if facts != "skipped"
+                else ""
+            )
+            say(
+                f"  {name}, {stage}: "
+                + (f"{facts['steps']} steps, {facts['tokens']} tokens, {last}" if last else "skipped")
+            )
 
 
 def add(arguments: argparse.Namespace) -> int:

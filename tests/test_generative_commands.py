@@ -87,6 +87,9 @@ def test_what_is_added_is_found_and_trained_in(place: Path, capsys: pytest.Captu
     data = place / "small"
     (data / "corpus.jsonl").write_text((data / "corpus.jsonl").read_text() + json.dumps(new) + "\n")
     assert cli.index(["build", config(place, data), "--resume", "--device", "cpu"]) == 0
+    told = capsys.readouterr().out
+    assert "toolgen, retrieve: 6 steps" in told
+    assert "toolgen, agent: skipped" in told
     models = Index(place / "index", Context(lambda reference: place / "toy")).manifest.retrievers["toolgen"]
     book = json.loads((place / "index" / models.model / "tools.json").read_text())
     assert book["size"] == book["base"] + len(THINGS) + 1
