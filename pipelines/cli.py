@@ -191,6 +191,9 @@ def _index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     build = commands.add_parser("build", help="catalogue -> sealed index folder", epilog=EXITS)
     build.set_defaults(handler=_later("index_commands", "build"))
     _config_arguments(build, "configs/index/")
+    build.add_argument(
+        "--resume", action="store_true", help="train on from what the index there has learned: for tools added since"
+    )
 
     add = commands.add_parser("add", help="add or update tools without rebuilding", epilog=EXITS)
     add.set_defaults(handler=_later("index_commands", "add"))
@@ -239,6 +242,13 @@ def _index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     search.add_argument("--retriever", action="append", metavar="NAME", help="which retrievers to ask (all)")
     search.add_argument("-k", type=int, default=5, help="how many tools (5)")
     search.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    search.add_argument(
+        "--engine",
+        choices=("transformers", "vllm"),
+        default="transformers",
+        help="what runs generative retrievers (transformers)",
+    )
+    _agent_command(commands)
     detect = commands.add_parser("detect", help="how well an index tells which queries need a tool", epilog=EXITS)
     detect.set_defaults(handler=_later("masstool_commands", "detect_labels"))
     detect.add_argument("index", type=Path, metavar="INDEX")
@@ -286,6 +296,27 @@ def _index_shared(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     pull.add_argument("--feedback", type=Path, metavar="FILE", help="also write what callers confirmed, as JSON lines")
     pull.add_argument("--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)")
     pull.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+
+
+def _agent_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    agent = commands.add_parser(
+        "agent", help="run a generative retriever as an agent, and score its calls", epilog=EXITS
+    )
+    agent.description = (
+        "Let a model that was trained with the agent stage do tasks with the sample's tools, and say how many calls "
+        "are right. --base runs a model as it comes beside it, with retrieved tools in its prompt."
+    )
+    agent.set_defaults(handler=_later("agent_commands", "agent"))
+    agent.add_argument("index", type=Path, metavar="INDEX")
+    agent.add_argument("--retriever", default="toolgen", metavar="NAME", help="the generative retriever (toolgen)")
+    agent.add_argument("--tasks", default="bundled:sample", help="trajectories to be done, JSON lines (bundled:sample)")
+    agent.add_argument("--most", type=int, default=0, metavar="N", help="only the first N tasks; 0: all")
+    agent.add_argument("--base", metavar="MODEL", help="a model as it comes, to compare with")
+    agent.add_argument("--shown", type=int, default=5, metavar="N", help="tools in the prompt of --base (5)")
+    agent.add_argument("--shown-by", metavar="NAME", help="the retriever that finds those (the generative one)")
+    agent.add_argument("--output", type=Path, metavar="FILE", help="write every task's calls there, JSON lines")
+    agent.add_argument("--device", help="where the models run: cpu, cuda, mps (the best there is)")
+    agent.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def _later(module: str, name: str) -> Handler:

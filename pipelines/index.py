@@ -12,7 +12,7 @@ from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kinds import Context, check_names
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.settings import DenseSettings, RetrieverSettings
+from retrievers.settings import DenseSettings, RetrieverSettings, ToolGenSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
 
@@ -65,17 +65,17 @@ def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool
     return tools
 
 
-def make_context(device: str | None = None, show_progress: bool = False) -> Context:
+def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
     """The world as the commands see it."""
-    return Context(find_model, cache_folder(), show_progress, device)
+    return Context(find_model, cache_folder(), show_progress, device, engine=engine)
 
 
-def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Change:
+def build_index(config: IndexConfig, context: Context, wait: float = WAIT, resume: bool = False) -> Change:
     """Reads the catalogues, trains what is to be trained, and builds."""
     tools = read_tools(config.catalogue, config.format)
     training = {}
     for name, settings in config.retrievers.items():
-        if isinstance(settings, (DenseSettings, MassToolSettings)) and settings.train is not None:
+        if isinstance(settings, DenseSettings | MassToolSettings | ToolGenSettings) and settings.train is not None:
             from pipelines.training_sets import labelled_set, training_sets
 
             learns = settings.train
@@ -83,4 +83,4 @@ def build_index(config: IndexConfig, context: Context, wait: float = WAIT) -> Ch
                 training[name] = labelled_set(learns, config.text)
             else:
                 training[name] = training_sets(learns, config.text)
-    return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training)
+    return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training, resume)

@@ -28,12 +28,30 @@ def build(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     started = time.monotonic()
-    change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait)
+    change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait, arguments.resume)
     say(
         f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
         f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
     )
+    _tell_stages(Path(config.index))
     return 0
+
+
+def _tell_stages(folder: Path) -> None:
+    """What each stage of a training in stages came to."""
+    for name, part in manifests.read(folder)[0].retrievers.items():
+        path = folder / part.model / "training.json"
+        stages = json.loads(path.read_text()).get("stages", {}) if part.model and path.exists() else {}
+        for stage, facts in stages.items():
+            last = (
+                ", ".join(f"{key} {value:.4g}" for key, value in facts["history"][-1].items())
+                if facts != "skipped"
+                else ""
+            )
+            say(
+                f"  {name}, {stage}: "
+                + (f"{facts['steps']} steps, {facts['tokens']} tokens, {last}" if last else "skipped")
+            )
 
 
 def add(arguments: argparse.Namespace) -> int:
@@ -119,7 +137,7 @@ def lint_catalogue(arguments: argparse.Namespace) -> int:
 def search(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise BadInput(f"-k must be at least 1, not {arguments.k}")
-    index = Index(arguments.index, make_context(arguments.device))
+    index = Index(arguments.index, make_context(arguments.device, engine=arguments.engine))
     utterances = _lines(arguments.text)
     names = arguments.retriever or index.names
     searches = {name: ToolSearch(index, name) for name in names}

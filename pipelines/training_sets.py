@@ -9,6 +9,7 @@ from pipelines.data import DataSet, Gold, load_dataset
 from pipelines.labels import Label, has_labels, load_labels
 from pipelines.protocols import apply_protocol, leave_one_out
 from retrievers.errors import BadInput
+from retrievers.generative.settings import GenerativeTraining
 from retrievers.masstool.settings import MassToolTraining
 from retrievers.settings import DenseTraining
 from retrievers.text import clean, document
@@ -42,14 +43,19 @@ def _labels(rows: Sequence[Label], kept: set[str], more: Labels = NONE, needing:
     return Labels(tuple(text for text, _ in pairs), tuple(needs for _, needs in pairs))
 
 
-def training_sets(settings: DenseTraining, text: Sequence[str]) -> list[TrainingSet]:
+def training_sets(settings: DenseTraining | GenerativeTraining, text: Sequence[str]) -> list[TrainingSet]:
     """One training set a source but the one held out; tools read as the source says, or else as the index does."""
     data = {source: apply_protocol(load_dataset(source.path), settings.protocol) for source in settings.data}
     names = [each.name for each in data.values()]
     if len(set(names)) < len(settings.data):
         raise BadInput(f"two data sets to train on have the same name: {', '.join(names)}")
     kept = leave_one_out(list(data.values()), settings.hold_out)[0] if settings.hold_out else list(data.values())
-    return [training_set(each, source.text or text) for source, each in data.items() if each in kept]
+    sets = [training_set(each, source.text or text) for source, each in data.items() if each in kept]
+    if isinstance(settings, GenerativeTraining) and settings.agent.epochs:
+        from pipelines.agent.tasks import load_trajectories
+
+        sets[0] = replace(sets[0], trajectories=tuple(load_trajectories(settings.agent.trajectories)))
+    return sets
 
 
 def training_set(data: DataSet, text: Sequence[str]) -> TrainingSet:

@@ -15,11 +15,12 @@ import numpy as np
 
 from retrievers.base import FindModel, Retriever, VectorCache
 from retrievers.errors import BadInput, IndexBroken
+from retrievers.generative.settings import ToolGenSettings
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings, RetrieverSettings
 from retrievers.tuning.examples import TrainingSet
-from retrievers.types import ToolId
+from retrievers.types import Tool, ToolId
 
 Arrays = dict[str, np.ndarray]
 
@@ -46,6 +47,8 @@ class Context:
     """Encoders already loaded, by fingerprint of their weights."""
     vectors: Callable[[str], VectorCache] | None = None
     """Who keeps the vectors of a model, by its fingerprint; None: a file in `cache`."""
+    engine: str = "transformers"
+    """What runs the language model of a generative retriever: transformers or vllm."""
 
 
 class Kind(Protocol):
@@ -92,12 +95,28 @@ class Rememberer(Protocol):
         ...
 
 
+@runtime_checkable
+class Speller(Protocol):
+    """A kind that gives every tool an identity of its own, and so must know who is in which row."""
+
+    def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
+        """As `Kind.rows`, with the tools themselves."""
+        ...
+
+    def train_tools(
+        self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path
+    ) -> Path:
+        """As `Learner.train`, with the catalogue that is to be learned."""
+        ...
+
+
 KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
     "hybrid": "retrievers.hybrid:HybridKind",
     "masstool": "retrievers.masstool.kind:MassToolKind",
     "milvus": "retrievers.milvus:MilvusKind",
+    "toolgen": "retrievers.generative.kind:ToolGenKind",
 }
 SETTINGS: dict[str, type] = {
     "bm25": BM25Settings,
@@ -105,6 +124,7 @@ SETTINGS: dict[str, type] = {
     "hybrid": HybridSettings,
     "masstool": MassToolSettings,
     "milvus": MilvusSettings,
+    "toolgen": ToolGenSettings,
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retrievers.errors import BadInput
+from retrievers.generative.settings import ToolGenSettings as ToolGenSettings
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.sources import TrainingSource as TrainingSource
 from retrievers.types import Ranking
@@ -172,4 +173,4 @@ class MilvusSettings:
             raise BadInput("at least 1", "batch_size")
 
 
-RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | MilvusSettings | MassToolSettings
+RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | MilvusSettings | MassToolSettings | ToolGenSettings

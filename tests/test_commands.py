@@ -30,7 +30,7 @@ from retrievers.types import Tool
 ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {
-    "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search", "push", "pull"],
+    "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search", "push", "pull", "agent"],
     "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge"],
     "rewrite-serve": ["key", "mcp"],
     "rewrite-eval": ["attack"],

@@ -38,7 +38,7 @@ class Gateway:
             rewriting = Rewriting(served.concurrency, served.cache, self.metrics)
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
-        self.catalogue = open_catalogue(config, make_context(device), self.metrics, phrasing)
+        self.catalogue = open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
         self.admission = Admission(self.catalogue, config.trust, config.held)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms

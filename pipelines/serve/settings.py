@@ -215,6 +215,8 @@ class ServeConfig:
     """The database that holds the catalogue for all gateways; see `rewrite-index push`."""
     retriever: str = "dense"
     """Which of the index's retrievers answers."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What runs the language model of a generative retriever."""
     rewriter: ServedRewriter | None = None
     """None: raw retrieval alone."""
     host: str = "127.0.0.1"

@@ -10,7 +10,7 @@ from retrievers.index import tools as tool_lines
 from retrievers.index.files import put_array, put_bytes
 from retrievers.index.manifest import Manifest, Segment
 from retrievers.index.reader import blocks, live_mask, segment_tools
-from retrievers.kinds import Arrays, Kind
+from retrievers.kinds import Arrays, Kind, Speller
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
@@ -26,7 +26,10 @@ def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kin
 def make_arrays(tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> dict[str, Arrays]:
     """Every retriever's arrays for these tools, wherever they are kept."""
     documents = [document(tool, text) for tool in tools]
-    return {name: kind.rows(documents) for name, kind in kinds.items()}
+    return {
+        name: kind.tool_rows(tools, documents) if isinstance(kind, Speller) else kind.rows(documents)
+        for name, kind in kinds.items()
+    }
 
 
 def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) -> Segment:

@@ -24,9 +24,9 @@ from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import check_identity, live_mask, open_kind, segment_tools
 from retrievers.index.segments import bury, fold, make_segment, untidy
-from retrievers.kinds import Context, Kind, Learner, check_names, make_kind, settings_to_json
+from retrievers.kinds import Context, Kind, Learner, Speller, check_names, make_kind, settings_to_json
 from retrievers.settings import RetrieverSettings
-from retrievers.text import FIELDS
+from retrievers.text import FIELDS, document
 from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Tool, ToolId
 
@@ -54,8 +54,12 @@ def build(
     text: Sequence[str] = FIELDS,
     wait: float = WAIT,
     training: Mapping[str, Sequence[TrainingSet]] | None = None,
+    resume: bool = False,
 ) -> Change:
-    """A new index, in place of the one that may be there. Retrievers named in `training` are trained first."""
+    """A new index, in place of the one that may be there. Retrievers named in `training` are trained first.
+
+    `resume`: they start from what they have learned for the index that is there, not from the model as it came.
+    """
     check_names(retrievers)
     check_tools(tools)
     unknown = [field for field in text if field not in FIELDS]
@@ -63,9 +67,12 @@ def build(
         raise BadInput(f"text is made of {', '.join(FIELDS)}, not {', '.join(unknown) or 'nothing'}")
     _refuse_foreign(folder)
     tools = [storable(tool) for tool in tools]
-    kinds = {name: make_kind(settings, context) for name, settings in retrievers.items()}
+    learned = _learned(folder, {name: retrievers[name] for name in training or {}}) if resume else {}
+    kinds = {name: make_kind(settings, context, learned.get(name)) for name, settings in retrievers.items()}
     work = folder.absolute().parent / f"{folder.absolute().name}-training"
-    trained = {name: _train(kinds[name], sets, work / name, wait) for name, sets in (training or {}).items()}
+    trained = {
+        name: _train(kinds[name], tools, text, sets, work / name, wait) for name, sets in (training or {}).items()
+    }
     with writer_lock(folder, wait), _tidy(folder):
         before = _manifest_or_none(folder)
         parts = {}
@@ -101,11 +108,23 @@ def seal(
     return Change(fingerprint, added=len(tools))
 
 
-def _train(kind: Kind, sets: Sequence[TrainingSet], work: Path, wait: float) -> Path:
+def _train(
+    kind: Kind, tools: Sequence[Tool], text: Sequence[str], sets: Sequence[TrainingSet], work: Path, wait: float
+) -> Path:
+    if isinstance(kind, Speller):
+        with writer_lock(work, wait):
+            return kind.train_tools(tools, [document(tool, text) for tool in tools], sets, work)
     if not isinstance(kind, Learner):
         raise BadInput(f"a retriever of this kind does not learn: {type(kind).__name__}")
     with writer_lock(work, wait):
         return kind.train(sets, work)
+
+
+def _learned(folder: Path, retrievers: Mapping[str, RetrieverSettings]) -> dict[str, Path]:
+    """The folders of the models that the index there has been given by training."""
+    manifest, _ = manifests.read(folder)
+    parts = {name: part for name, part in manifest.retrievers.items() if part.model and name in retrievers}
+    return {name: folder / part.model for name, part in parts.items() if part.settings["kind"] == retrievers[name].kind}
 
 
 def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAIT) -> Change:

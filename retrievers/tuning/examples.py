@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retrievers.errors import BadInput
+from retrievers.generative.trajectories import Trajectory
 from retrievers.types import ToolId
 
 
@@ -40,6 +41,8 @@ class TrainingSet:
     """The documents' tools, for kinds that remember which tools a query needs."""
     labels: Labels = Labels()
     dev_labels: Labels = Labels()
+    trajectories: tuple[Trajectory, ...] = ()
+    """Tasks done with these tools; for kinds that learn to call them."""
 
     def __post_init__(self) -> None:
         if not self.train or not self.dev:

@@ -1,0 +1,54 @@
+"""What lies beside the weights of a trained model: who is spelled how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from retrievers.errors import IndexBroken
+from retrievers.generative.spelling import Code
+from retrievers.types import ToolId
+
+NAME, STATE = "tools.json", "spelling.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The tools that a model was trained on."""
+
+    indexing: str
+    size: int
+    """Tokens of the model, its new ones with them."""
+    base: int
+    """Tokens that it came with."""
+    codes: Mapping[ToolId, Code]
+    own: float | None = None
+    """How strongly the model says a tool's token when it reads that tool's document: the mean of the logits."""
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def write(folder: Path, book: Book) -> None:
+    """Puts the book into a model's folder."""
+    from safetensors.numpy import save_file
+
+    facts = {name: value for name, value in asdict(book).items() if name != "state"}
+    (folder / NAME).write_text(json.dumps(facts, ensure_ascii=False))
+    if book.state:
+        save_file({name: np.ascontiguousarray(array) for name, array in book.state.items()}, folder / STATE)
+
+
+def read(folder: Path) -> Book:
+    """The book of a model's folder."""
+    from safetensors.numpy import load_file
+
+    try:
+        facts = json.loads((folder / NAME).read_text())
+        codes = {tool: tuple(code) for tool, code in facts.pop("codes").items()}
+        state = load_file(folder / STATE) if (folder / STATE).exists() else {}
+        return Book(**facts, codes=codes, state=state)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IndexBroken(f"{folder / NAME} is missing or damaged; build the index again") from error

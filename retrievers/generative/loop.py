@@ -1,0 +1,225 @@
+"""The training loop: one stage at a time, checkpoints in plain files, exact resume after kill -9.
+
+Nothing in it is left to chance but what the seed decides: the order of an epoch depends on seed and epoch alone, the
+learning rate on the step alone, and nothing is dropped out. What must be kept is therefore the weights, the optimizer's
+two moments and the number of the step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
+
+from retrievers.errors import BadInput
+from retrievers.generative.language_model import precision
+from retrievers.generative.lessons import Lesson, batches
+from retrievers.generative.settings import GenerativeTraining, Stage
+from retrievers.index.files import disk_room
+
+STATE = "state.json"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a stage is."""
+
+    step: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    """The mean over the steps of the epoch under way."""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """One row an epoch."""
+    best: float = -1.0
+    waited: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One stage to be run."""
+
+    name: str
+    lessons: Sequence[Lesson]
+    stage: Stage
+    training: GenerativeTraining
+    work: Path
+    device: str
+    progress: bool
+    judge: Callable[[], float] | None = None
+    """Dev recall; where it is given, the best epoch's weights are kept and patience counts."""
+
+
+class Loop:
+    """Runs a stage over the weights that learn."""
+
+    def __init__(self, model: Any, weights: dict[str, Tensor], job: Job) -> None:
+        self._model, self._weights, self._job = model, weights, job
+        self._each = math.ceil(len(job.lessons) / job.stage.batch_size)
+        self._total = self._each * job.stage.epochs
+        self._state = Progress()
+        cuda = job.device.startswith("cuda")
+        # Rows of tokens are left alone: those that no lesson holds must stay as they are.
+        plain = [value for name, value in weights.items() if value.ndim < 2 or "embed" in name or "lm_head" in name]
+        decayed = [value for value in weights.values() if not any(value is other for other in plain)]
+        groups = [
+            {"params": decayed, "weight_decay": job.training.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=job.stage.learning_rate, fused=cuda or None)
+
+    def run(self) -> dict[str, Any]:
+        """Trains to the end and returns what there is to report."""
+        job, state = self._job, self._resumed()
+        bar = tqdm(total=self._total, initial=state.step, desc=job.name) if job.progress else None
+        while state.step < self._total and state.waited < job.training.patience:
+            epoch, skip = divmod(state.step, self._each)
+            for place, batch in enumerate(batches(job.lessons, job.stage.batch_size, job.training.seed, epoch)):
+                if place < skip:
+                    continue
+                self._one(batch)
+                if bar:
+                    bar.update()
+                    bar.set_postfix(loss=f"{state.loss:.3f}")
+                if state.step % job.training.save_every == 0 and state.step % self._each:
+                    self._save()
+            self._judged(epoch + 1)
+            self._save()
+        if bar:
+            bar.close()
+        if job.judge is not None and (job.work / "best").exists():
+            load_weights(self._weights, job.work / "best" / "weights.safetensors", job.device)
+        return {"steps": state.step, "tokens": state.tokens, "examples": len(job.lessons), "history": state.history}
+
+    def _one(self, batch: Sequence[Lesson]) -> None:
+        job, state = self._job, self._state
+        state.step += 1
+        if (state.step - 1) % self._each == 0:
+            state.loss = 0.0
+        for group in self._optimizer.param_groups:
+            group["lr"] = job.stage.learning_rate * _share(state.step, self._total, job.stage.warmup)
+        loss, tokens = lesson_loss(self._model, batch, job.device)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(list(self._weights.values()), job.training.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise BadInput(f"the loss of {job.name} is no number at step {state.step}; lower learning_rate")
+        state.tokens += tokens
+        done = (state.step - 1) % self._each + 1
+        state.loss += (value - state.loss) / done
+
+    def _judged(self, epoch: int) -> None:
+        job, state = self._job, self._state
+        row = {"epoch": float(epoch), "loss": state.loss}
+        if job.judge is not None:
+            self._model.eval()
+            row["recall@5"] = job.judge()
+            self._model.train()
+            state.waited = 0 if row["recall@5"] > state.best else state.waited + 1
+            if row["recall@5"] >= state.best:  # of equals the one that has learned longer
+                state.best = row["recall@5"]
+                write_tensors(job.work / "best", {"weights": self._weights})
+        state.history.append(row)
+
+    def _save(self) -> None:
+        """A checkpoint, whole or not at all; the one before goes when this one stands."""
+        moments = {}
+        for name, weight in self._weights.items():
+            for moment in ("exp_avg", "exp_avg_sq") if self._optimizer.state[weight] else ():  # unused: no moments
+                moments[f"{name}/{moment}"] = self._optimizer.state[weight][moment]
+        target = self._job.work / f"step-{self._state.step}"
+        facts = {name: getattr(self._state, name) for name in Progress.__slots__}
+        write_tensors(target, {"weights": self._weights, "moments": moments}, facts)
+        for old in self._job.work.glob("step-*"):
+            if old != target:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _resumed(self) -> Progress:
+        """Takes up the last checkpoint, where there is one."""
+        from safetensors.torch import load_file
+
+        found = sorted(self._job.work.glob("step-*"), key=lambda path: int(path.name.partition("-")[2]))
+        if not found:
+            return self._state
+        load_weights(self._weights, found[-1] / "weights.safetensors", self._job.device)
+        moments = load_file(found[-1] / "moments.safetensors", device=self._job.device)
+        facts = json.loads((found[-1] / STATE).read_text())
+        for name, weight in self._weights.items():
+            if f"{name}/exp_avg" not in moments:
+                continue
+            self._optimizer.state[weight] = {
+                "step": torch.tensor(float(facts["step"]), device=self._job.device if self._fused else "cpu"),
+                "exp_avg": moments[f"{name}/exp_avg"],
+                "exp_avg_sq": moments[f"{name}/exp_avg_sq"],
+            }
+        self._state = Progress(**facts)
+        return self._state
+
+    @property
+    def _fused(self) -> bool:
+        return bool(self._optimizer.param_groups[0]["fused"])
+
+
+def write_tensors(target: Path, files: dict[str, dict[str, Tensor]], facts: dict[str, Any] | None = None) -> None:
+    """A folder of tensors, whole or not at all."""
+    from safetensors.torch import save_file
+
+    part = target.with_name(f".part-{target.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    with disk_room(target.parent):
+        part.mkdir(parents=True)
+        for name, tensors in files.items():
+            held = {key: value.detach().contiguous() for key, value in tensors.items()}
+            save_file(held, part / f"{name}.safetensors")
+        (part / STATE).write_text(json.dumps(facts or {}))
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(part, target)
+
+
+def load_weights(weights: dict[str, Tensor], path: Path, device: str) -> None:
+    """Puts saved values into weights."""
+    from safetensors.torch import load_file
+
+    with torch.no_grad():
+        for name, value in load_file(path, device=device).items():
+            weights[name].copy_(value)
+
+
+def lesson_loss(model: Any, batch: Sequence[Lesson], device: str) -> tuple[Tensor, int]:
+    """The mean cross entropy of what is to be learned, and how many tokens were read.
+
+    Only the states before learned tokens are multiplied with the vocabulary: most of a lesson is a question.
+    """
+    longest = max(len(lesson.tokens) for lesson in batch)
+    tokens = torch.zeros(len(batch), longest, dtype=torch.long)
+    mask, learned = torch.zeros_like(tokens), torch.zeros(len(batch), longest, dtype=torch.bool)
+    for place, lesson in enumerate(batch):  # padded on the right: what follows is not looked at
+        length = len(lesson.tokens)
+        tokens[place, :length] = torch.tensor(lesson.tokens)
+        mask[place, :length] = 1
+        learned[place, :length] = torch.tensor(lesson.learned)
+    read = int(mask.sum())
+    tokens, mask, learned = tokens.to(device), mask.to(device), learned.to(device)
+    with precision(device):
+        states = model.base_model(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
+        logits = model.get_output_embeddings()(states[:, :-1][learned[:, 1:]])
+    return functional.cross_entropy(logits.float(), tokens[:, 1:][learned[:, 1:]]), read
+
+
+def _share(step: int, total: int, warmup: float) -> float:
+    """Of the learning rate: up in a line, down along a cosine."""
+    rise = max(1, math.ceil(warmup * total))
+    if step <= rise:
+        return step / rise
+    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, total - rise)))

