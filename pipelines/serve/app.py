@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
-from pipelines.serve import held_routes, routes, tool_routes, wire
+from pipelines.serve import held_routes, routes, state_wire, tool_routes
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.guard import App, Guard, error_body, refusal_headers
@@ -75,20 +75,20 @@ def make_app(gateway: Gateway) -> App:
 
 
 def _server_routes(api: FastAPI) -> None:
-    @api.get("/healthz", response_model=wire.HealthResponse, responses=errors(), tags=["server"])
+    @api.get("/healthz", response_model=state_wire.HealthResponse, responses=errors(), tags=["server"])
     async def healthz() -> Response:
         """The process lives. Needs no key."""
-        return reply(wire.HealthResponse())
+        return reply(state_wire.HealthResponse())
 
     @api.get(
         "/readyz",
-        response_model=wire.ReadyResponse,
-        responses={**errors(), 503: {"model": wire.ReadyResponse, "description": "Send requests elsewhere."}},
+        response_model=state_wire.ReadyResponse,
+        responses={**errors(), 503: {"model": state_wire.ReadyResponse, "description": "Send requests elsewhere."}},
         tags=["server"],
     )
     async def readyz(parts: Parts) -> Response:
         """Whether requests should be sent here. Needs no key. A rewriter that is down does not make it false."""
-        found = wire.ReadyResponse(
+        found = state_wire.ReadyResponse(
             ready=not parts.draining,
             tools=len(parts.catalogue.current.index.tools),
             rewriter="none" if parts.models is None else "ready" if parts.models.ready() else "starting",

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
-from pipelines.serve import wire
+from pipelines.serve import state_wire, wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.keys import Caller
@@ -144,24 +144,26 @@ async def feedback(body: wire.FeedbackRequest, parts: Parts, who: Who) -> Respon
     return reply(wire.FeedbackResponse())
 
 
-@router.get("/v1/models", response_model=wire.ModelsResponse, responses=errors(), tags=["server"])
+@router.get("/v1/models", response_model=state_wire.ModelsResponse, responses=errors(), tags=["server"])
 async def list_models(parts: Parts, who: Who) -> Response:
     """What answers here."""
     allow(who, "search")
     return reply(models(parts))
 
 
-def models(parts: Gateway) -> wire.ModelsResponse:
+def models(parts: Gateway) -> state_wire.ModelsResponse:
     """The retriever, and the rewriter where there is one."""
     snapshot = parts.catalogue.current
     found = [
-        wire.ModelOut(id=parts.config.retriever, role="retriever", ready=True, fingerprint=snapshot.search.fingerprint)
+        state_wire.ModelOut(
+            id=parts.config.retriever, role="retriever", ready=True, fingerprint=snapshot.search.fingerprint
+        )
     ]
     if parts.models is not None:
         loaded, template = parts.models.rewriting.loaded, parts.models.parts.template
         fingerprint = parts.models.parts.facts.get("fingerprint")
         found.append(
-            wire.ModelOut(
+            state_wire.ModelOut(
                 id=loaded.model if loaded else "rewriter",
                 role="rewriter",
                 ready=parts.models.ready(),
@@ -170,4 +172,4 @@ def models(parts: Gateway) -> wire.ModelsResponse:
                 template=f"{template.name} {template.version}",
             )
         )
-    return wire.ModelsResponse(models=found)
+    return state_wire.ModelsResponse(models=found)

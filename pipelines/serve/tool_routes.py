@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from pipelines.serve import wire
+from pipelines.serve import state_wire, wire
 from pipelines.serve.admission import Admitted
 from pipelines.serve.catalogue import Snapshot
 from pipelines.serve.errors import Refusal
@@ -109,7 +109,7 @@ async def import_catalogue(body: wire.ImportRequest, parts: Parts, who: Who) -> 
     return reply(admitted(await parts.admission.put(tools)))
 
 
-@admin.post("/v1/admin/reload", response_model=wire.ModelsResponse, responses=errors())
+@admin.post("/v1/admin/reload", response_model=state_wire.ModelsResponse, responses=errors())
 async def reload(parts: Parts, who: Who) -> Response:
     """Looks for newer versions of index and rewriter now rather than in a moment."""
     allow(who, "admin")

@@ -245,23 +245,6 @@ class FeedbackResponse(_Out):
     kept: Literal[True] = True
 
 
-class ModelOut(_Out):
-    """A model behind this server."""
-
-    id: str
-    role: Literal["retriever", "rewriter"]
-    ready: bool
-    fingerprint: str | None
-    engine: str | None = None
-    template: str | None = None
-
-
-class ModelsResponse(_Out):
-    """All of them."""
-
-    models: list[ModelOut]
-
-
 class ImportRequest(_In):
     """A catalogue to fetch and add."""
 
@@ -269,23 +252,6 @@ class ImportRequest(_In):
     format: Literal["beir", "openapi", "mcp", "mcp-server", "functions", "toolbench", "csv"] | None = Field(
         default=None, description="`mcp-server`: ask a running MCP server; `mcp`: read an answer of one from a file."
     )
-
-
-class ReadyResponse(_Out):
-    """Whether requests should be sent here."""
-
-    ready: bool
-    tools: int
-    rewriter: Literal["none", "starting", "ready"]
-    stale: bool = Field(
-        description="true: the old index answers; a newer one cannot be opened, or the database cannot be reached."
-    )
-
-
-class HealthResponse(_Out):
-    """The process lives."""
-
-    status: Literal["ok"] = "ok"
 
 
 class ErrorDetail(_Out):

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelines.serve.wire import ModelOut, ToolOut
+from pipelines.serve.state_wire import ModelOut
+from pipelines.serve.wire import ToolOut
 
 Format = Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"]
 

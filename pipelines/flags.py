@@ -1,0 +1,34 @@
+"""Flags that several commands have, and commands that are loaded when they are called."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+Handler = Callable[[argparse.Namespace], int]
+EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong"
+
+
+def config_arguments(parser: argparse.ArgumentParser, examples: str, flag: str | None = None) -> None:
+    """A config file, changes of it, and a look at what comes of both."""
+    told = f"YAML file; see {examples}"
+    if flag:
+        parser.add_argument(flag, type=Path, metavar="CONFIG", required=True, help=told)
+    else:
+        parser.add_argument("config", type=Path, metavar="CONFIG", help=told)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key of the config"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+
+
+def later(module: str, name: str) -> Handler:
+    """A handler that imports its module when called: help stays instant."""
+
+    def handler(arguments: argparse.Namespace) -> int:
+        chosen: Handler = getattr(import_module(f"pipelines.{module}"), name)
+        return chosen(arguments)
+
+    return handler
