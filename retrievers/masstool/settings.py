@@ -111,7 +111,8 @@ class MassToolSettings:
     """As the authors' code has it: leaking edges, free query vectors, six cosines, ten-item lists, double softmax."""
     neighbours: int = 10
     threshold: float = 0.82
-    """How alike a neighbour must be (cosine). Trained, unless faithful, dev chooses; this is where it starts."""
+    """How alike a neighbour must be (cosine), where faithful, and how alike a confirmed query. Else it starts where
+    neighbours usually are, and dev chooses."""
     layers: int = 1
     """Of graph propagation."""
     adapter: bool = True
