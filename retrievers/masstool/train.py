@@ -26,8 +26,6 @@ from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 
 SLACK = 2
 """So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
-WARM_UP = 400
-"""Steps of detection alone, before the rest is learned."""
 USUAL = 0.1
 """The threshold starts so low that this share of training queries has a neighbour below it."""
 LABELS = 256
@@ -135,7 +133,7 @@ class Learning:
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.train.seed)
-            for step in range(1, WARM_UP + 1):
+            for step in range(1, self.train.warm_up + 1):
                 self.heads.train()
                 loss = self.detection(generator)
                 optimizer.zero_grad(set_to_none=True)
