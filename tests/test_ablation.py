@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def config(data: Path, tmp_path: Path) -> IndexConfig:
-    train = {"data": [{"path": str(data)}], "epochs": 3, "batch_size": 16, "learning_rate": 0.003}
+    train = {"data": [{"path": str(data)}], "epochs": 3, "batch_size": 16, "learning_rate": 0.003, "warm_up": 50}
     return parse(
         IndexConfig,
         {

@@ -117,6 +117,13 @@ class Heads(nn.Module):
             for each in self.mixing:
                 each.copy_(inverse.float())
 
+    @torch.no_grad()
+    def start_at(self, cosine: float) -> None:
+        """Starts threshold and sink where neighbours of this encoder usually are; .82 means nothing to another one."""
+        heat = self.settings.train.temperature if self.settings.train else 0.05
+        self.threshold.fill_(cosine)
+        self.sink.fill_(cosine / heat)
+
     def tools(self, texts: Tensor, queries: Tensor, seen: View, lenders: Tensor | None = None) -> Tools:
         """The tools out of their texts' vectors, the pool's queries and the graph.
 

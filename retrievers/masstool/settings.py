@@ -75,6 +75,8 @@ class MassToolTraining:
     contrast_temperature: float = 0.1
     detection: float = 0.1
     """Weight of the detection loss."""
+    warm_up: int = 400
+    """Steps of detection alone, before the rest is learned."""
     edge_dropout: float = 0.2
     dropout: float = 0.1
     text_dropout: float = 0.3
@@ -91,8 +93,8 @@ class MassToolTraining:
             raise BadInput("epochs, batch_size, candidates and patience are at least 1, seed is not negative")
         if min(self.learning_rate, self.temperature, self.contrast_temperature) <= 0:
             raise BadInput("learning_rate and temperatures must be positive")
-        if min(self.weight_decay, self.contrast, self.detection) < 0:
-            raise BadInput("weight_decay, contrast and detection must not be negative")
+        if min(self.weight_decay, self.contrast, self.detection, self.warm_up) < 0:
+            raise BadInput("weight_decay, contrast, detection and warm_up must not be negative")
         if any(not 0 <= share < 1 for share in (self.edge_dropout, self.dropout, self.text_dropout)):
             raise BadInput("dropouts are shares between 0 and 1")
 
@@ -111,7 +113,8 @@ class MassToolSettings:
     """As the authors' code has it: leaking edges, free query vectors, six cosines, ten-item lists, double softmax."""
     neighbours: int = 10
     threshold: float = 0.82
-    """How alike a neighbour must be (cosine). Trained, unless faithful, dev chooses; this is where it starts."""
+    """How alike a neighbour must be (cosine), where faithful, and how alike a confirmed query. Else it starts where
+    neighbours usually are, and dev chooses."""
     layers: int = 1
     """Of graph propagation."""
     adapter: bool = True

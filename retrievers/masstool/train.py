@@ -26,8 +26,8 @@ from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 
 SLACK = 2
 """So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
-WARM_UP = 400
-"""Steps of detection alone, before the rest is learned."""
+USUAL = 0.1
+"""The threshold starts so low that this share of training queries has a neighbour below it."""
 LABELS = 256
 """Labelled queries in a step, half of them needing a tool."""
 
@@ -49,6 +49,8 @@ class Learning:
         self.candidates = torch.tensor(needed, device=device)
         self.near = nearest(self.lessons.train, self.lessons.train, SLACK * settings.neighbours + 8, itself=True)
         self.dev_near = nearest(self.lessons.dev, self.lessons.train, settings.neighbours)
+        if not settings.faithful and bool(self.near.valid.any()):
+            self.heads.start_at(float(self.near.cosines[:, : settings.neighbours][:, -1].float().quantile(USUAL)))
         self.judge: Judge = judge(lessons.dev_gold, device)
         self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), lr=self.train.learning_rate)
         self.detects = settings.modules.detection and lessons.labels.both()
@@ -131,7 +133,7 @@ class Learning:
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.train.seed)
-            for step in range(1, WARM_UP + 1):
+            for step in range(1, self.train.warm_up + 1):
                 self.heads.train()
                 loss = self.detection(generator)
                 optimizer.zero_grad(set_to_none=True)
