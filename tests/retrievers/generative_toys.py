@@ -27,7 +27,7 @@ DATA = TrainingSet(
     Examples(QUERIES, GOLD),
     Examples(tuple(f"I want {word}" for word in WORDS), tuple((i,) for i in range(len(WORDS)))),
     IDS,
-    TASKS,
+    trajectories=TASKS,
 )
 TRAINING = GenerativeTraining(
     (TrainingSource("toy"),),

@@ -14,6 +14,7 @@ from killing import die_before_step, in_a_child
 from masstool_data import SETTINGS, small_set
 
 from retrievers.base import Detector
+from retrievers.encoder import Encoder
 from retrievers.errors import BadInput
 from retrievers.index import Index, add, build, confirm, remove, verify
 from retrievers.index import manifest as manifests
@@ -49,7 +50,7 @@ def test_an_index_scores_as_training_did(folder: Path, some_tools: list[Tool], c
     index = Index(folder, context)
     model = folder / index.manifest.retrievers["masstool"].model
     heads = restore(model, SETTINGS).heads
-    encoder = next(iter(context.encoders.values()))
+    encoder = Encoder(context.find_model(SETTINGS.model), SETTINGS.batch_size, "cpu")
     lessons = embedded(data, encoder, context)
     queries = ["will it rain tomorrow", "send money to my sister", "a table for two tonight", *data.dev.queries[:5]]
     expected = scores(heads, lessons, torch.from_numpy(encoder.queries(queries)))

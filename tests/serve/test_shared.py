@@ -222,7 +222,7 @@ def test_a_store_of_vectors_that_is_away_is_told(tmp_path: Path, monkeypatch: py
     context, _ = counting_context(model)
     settings = {"milvus": MilvusSettings(str(tmp_path / "vectors.db"), model="any")}
     build(tmp_path / "milvus", varied_tools(20), settings, context)
-    monkeypatch.setattr("pipelines.serve.gateway.make_context", lambda device: context)
+    monkeypatch.setattr("pipelines.serve.gateway.make_context", lambda device, **_: context)
     with running({"index": str(tmp_path / "milvus"), "retriever": "milvus"}) as server:
         assert len(server.search("weather", k=5)["results"][0]["tools"]) == 5
         assert server.client.put("/v1/tools/coat", json=COAT).status_code == 200
