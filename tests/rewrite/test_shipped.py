@@ -78,7 +78,7 @@ def policy(base: Path, seed: int) -> Any:
 
 @torch.no_grad()
 def wrote(model: Any, prompts: list[list[int]], answers: list[list[int]]) -> bool:
-    """Whether every token is as good as the likeliest one: vLLM clips temperatures to 0.01, which is not quite greedy."""
+    """Whether every token is nearly the likeliest one: vLLM clips temperatures to 0.01, which is not quite greedy."""
     for prompt, answer in zip(prompts, answers, strict=True):
         logits = model(input_ids=torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
         if (logits.max(-1).values - logits.gather(1, torch.tensor(answer)[:, None])[:, 0]).max() > 0.15:
