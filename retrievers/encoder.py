@@ -12,8 +12,8 @@ import numpy as np
 
 from retrievers.errors import BadInput, ModelMissing
 
-MOST_RECENT = 20_000
-"""Query vectors that are remembered: 30 MB of the usual size."""
+MOST_RECENT = 4_096
+"""Query vectors that are remembered: 6 MB of the usual size."""
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".onnx"}
 _NOTES = {".md", ".gitattributes", ".lock"}
 
