@@ -238,7 +238,7 @@ def test_a_server_that_is_down_for_ever_is_named(server: Server) -> None:
     assert len(server.seen) == 3
 
 
-@pytest.mark.parametrize("hour", ["3600", formatdate(time.time() + 3600, usegmt=True)])
+@pytest.mark.parametrize("hour", ["3600", formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])
 def test_a_server_that_wants_an_hour_is_down_at_once(server: Server, hour: str) -> None:
     server.routes["/v1/chat/completions"] = lambda body: error(429, "quota used up", Retry_After=hour)
     with pytest.raises(BackendDown, match="429 quota used up"):
