@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +25,8 @@ from pipelines.serve.settings import Imports
 from retrievers.catalogue.mcp import tool_of
 from retrievers.errors import BadInput
 from retrievers.types import Tool
+
+log = logging.getLogger("rewrite-serve")
 
 MOST_TOOLS = 20_000
 """Of one server; a list without an end is none."""
@@ -93,6 +96,9 @@ def failed(error: Exception) -> Refusal:
         return error
     if isinstance(error, BadInput):
         return Refusal(422, "import_failed", str(error))
+    if not isinstance(error, OSError | MCPError | httpx2.HTTPError | ValueError):
+        # Streams of the SDK may end with anything; what could be a fault of ours is not lost.
+        log.warning("an MCP client failed", exc_info=error)
     what = "does not answer in time" if isinstance(error, TimeoutError) else "does not answer as an MCP server"
     return Refusal(422, "import_failed", f"the server {what}; redirects are not followed")
 

@@ -94,13 +94,16 @@ def test_news_is_taken_up_without_waiting_for_the_next_look(serve: Serve) -> Non
 
         with anyio.from_thread.start_blocking_portal() as portal:
             portal.call(shop.tell)
-        until(lambda: held(server) == {"shop/mend", "shop/dye"})
+        until(lambda: len(held(server)) == 2)
+        assert held(server) == {"shop/mend", "shop/dye"}
 
 
 def test_a_command_is_followed_too(serve: Serve) -> None:
     command = [sys.executable, str(Path(__file__).parent / "mcp_servers.py"), "mend", "wash"]
     server = serve(mcp=[{"name": "mine", "command": command}])
-    until(lambda: held(server, "mine") == {"mine/mend", "mine/wash"}, 20)
+    until(lambda: bool(held(server, "mine")), 20)
+    assert held(server, "mine") == {"mine/mend", "mine/wash"}
+    assert server.search("wash", k=1)["results"][0]["tools"][0]["id"] == "mine/wash"
 
 
 def redirecting(target: str):  # type: ignore[no-untyped-def]
