@@ -62,7 +62,8 @@ def _collect(
     done: Sequence[list[tuple[np.ndarray, np.ndarray]]], queries: np.ndarray, ends: np.ndarray, scores: np.ndarray
 ) -> None:
     different, first = np.unique(queries, return_index=True)  # the queries stand in order
-    for query, start, end in zip(different, first, [*first[1:], len(queries)], strict=True):
+    bounds = np.append(first, len(queries))
+    for query, start, end in zip(different, bounds[:-1], bounds[1:], strict=True):
         done[query].append((ends[start:end], scores[start:end]))
 
 
