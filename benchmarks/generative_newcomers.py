@@ -57,7 +57,7 @@ def main() -> None:
         Stage(epochs, words.learning_rate, batch, max_length=192)
         for epochs, batch in zip(words.epochs, (DOCUMENTS, words.batch), strict=True)
     )
-    training = GenerativeTraining((TrainingSource(words.data),), memorise=memorise, retrieve=retrieve)
+    training = GenerativeTraining((TrainingSource(words.data),), memorise=memorise, retrieve=retrieve, judge_every=4)
     settings: Settings = ToolGenSettings(model=words.model, train=training)
     if words.kind == "toolweaver":
         weave = WeaveSettings(levels=words.weave[0], codes=words.weave[1])
