@@ -78,8 +78,9 @@ def newcomers(
     text: Sequence[str],
     share: float,
     dense: str,
+    further: bool = True,
 ) -> Figures:
-    """All figures. `dense` is the encoder of that kind."""
+    """All figures. `dense` is the encoder of that kind; without `further` nothing is trained in."""
     late = {tool.id for tool in data.tools if hashed(f"late/{tool.id}") % 1000 < 1000 * share}
     early, folder = without(data, late), scratch / "index"
     found: Figures = {"kind": kind, "tools": len(data.tools), "late": len(late)}
@@ -98,6 +99,8 @@ def newcomers(
         folder, kind, data, late, context
     )
     found["added, from names" if kind == "toolgen" else "added, said"] = _otherwise(folder, kind, data, late, context)
+    if not further:
+        return found
     again = {kind: [training_set(data, text)]}
     build(folder, data.tools, {kind: settings}, context, text, training=again, resume=True)
     found["trained in"] = _shares(folder, kind, data, late, context)
