@@ -29,7 +29,7 @@ class WeaveSettings:
     """Of Sinkhorn."""
     commitment: float = 0.25
     """How strongly the encoder is held to the codes it chose."""
-    steps: int = 2000
+    steps: int = 1000
     batch_size: int = 2048
     """Tools a step; a catalogue that fits is taken whole."""
     learning_rate: float = 1e-3

@@ -179,6 +179,13 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     after = tensors(folder / index.manifest.retrievers["toolweaver"].model)
     assert len(after["model.embed_tokens.weight"]) == size  # a tool costs no row
     assert branches(folder, context) == codes
+    model = folder / index.manifest.retrievers["toolweaver"].model
+    kind = make_kind(toolweaver(toy_lm, further, newcomers="said"), context, model)
+    kind.know(index.blocks("toolweaver"))  # type: ignore[attr-defined]
+    later = [replace(new, id=f"later{i}") for i in range(3)]
+    rows = kind.tool_rows(later, [document(tool) for tool in later])["codes"].tolist()  # type: ignore[attr-defined]
+    taken = [row for block in index.blocks("toolweaver") for row in block.arrays["codes"].tolist()]
+    assert len({tuple(row) for row in [*rows, *taken]}) == 12  # free ones, said by the model
     wider = {"toolweaver": toolweaver(toy_lm, further, replace(WEAVE, codes=8))}
     with pytest.raises(BadInput, match="other levels and codes"):
         build(folder, [*TOOLS, new], wider, context, training={"toolweaver": [more]}, resume=True)
