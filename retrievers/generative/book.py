@@ -13,7 +13,8 @@ from retrievers.errors import IndexBroken
 from retrievers.generative.spelling import Code
 from retrievers.types import ToolId
 
-NAME, STATE = "tools.json", "spelling.safetensors"
+NAME, STATE = "tools.json", "spelling.tensors"
+"""The arrays are safetensors under another name: vLLM takes every *.safetensors of a folder for weights."""
 
 
 @dataclass(frozen=True, slots=True)

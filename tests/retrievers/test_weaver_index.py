@@ -65,6 +65,7 @@ def test_all_stages_and_the_codes_report(taught: Path) -> None:
     assert len(woven["evenness by level"]) == 3
     assert all(0 <= value <= 1 for value in woven["evenness by level"])
     assert woven["pairs used together"] == 1
+    assert [path.name for path in taught.glob("*.safetensors")] == ["model.safetensors"]  # vLLM loads every one
 
 
 def test_a_killed_run_goes_on_with_its_codes_and_ends_with_the_same_weights(
