@@ -25,6 +25,9 @@ from retrievers.index import Index, add, build
 from retrievers.kinds import Context
 from retrievers.sources import TrainingSource
 
+DOCUMENTS = 32
+"""Documents a step: a small catalogue would be over before it has learned anything."""
+
 
 def main() -> None:
     """Measures and prints one JSON object."""
@@ -33,9 +36,9 @@ def main() -> None:
     parser.add_argument("--text", nargs="+", default=["name", "description"], help="parts of a tool that are read")
     parser.add_argument("--share", type=float, default=0.1, help="of the tools that come later")
     parser.add_argument("--model", default="bundled:smollm2-135m")
-    parser.add_argument("--epochs", type=int, nargs=2, default=(8, 8), metavar=("MEMORISE", "RETRIEVE"))
+    parser.add_argument("--epochs", type=int, nargs=2, default=(12, 8), metavar=("MEMORISE", "RETRIEVE"))
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=128, help="queries a step")
     parser.add_argument("--device")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -47,8 +50,11 @@ def measure(words: argparse.Namespace, context: Context, scratch: Path) -> dict[
     data = load_dataset(words.data)
     late = {tool.id for tool in data.tools if hashed(f"late/{tool.id}") % 1000 < 1000 * words.share}
     early = _without(data, late)
-    memorise, retrieve = (Stage(epochs, words.learning_rate, words.batch, max_length=192) for epochs in words.epochs)
-    training = GenerativeTraining((TrainingSource(words.data),), memorise=memorise, retrieve=retrieve)
+    memorise, retrieve = (
+        Stage(epochs, words.learning_rate, batch, max_length=192)
+        for epochs, batch in zip(words.epochs, (DOCUMENTS, words.batch), strict=True)
+    )
+    training = GenerativeTraining((TrainingSource(words.data),), memorise=memorise, retrieve=retrieve, judge_every=4)
     settings = {"toolgen": ToolGenSettings(model=words.model, train=training)}
     folder = scratch / "index"
     sets = {"toolgen": [training_set(early, words.text)]}

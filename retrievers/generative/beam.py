@@ -55,21 +55,28 @@ def search(run: Run, queries: int, trie: Trie, width: int, k: int, early: bool) 
         query, node, score = query[rows[kept]], nodes[kept], total[kept]
         if len(kept):
             run.advance(rows[kept], tokens[kept])
-    return [_joined(found) for found in done]
+    return [_head(_joined(found), k) for found in done]
 
 
 def _collect(
     done: Sequence[list[tuple[np.ndarray, np.ndarray]]], queries: np.ndarray, ends: np.ndarray, scores: np.ndarray
 ) -> None:
-    for query in np.unique(queries):
-        mine = queries == query
-        done[query].append((ends[mine], scores[mine]))
+    different, first = np.unique(queries, return_index=True)  # the queries stand in order
+    bounds = np.append(first, len(queries))
+    for query, start, end in zip(different, bounds[:-1], bounds[1:], strict=True):
+        done[query].append((ends[start:end], scores[start:end]))
 
 
 def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Found:
     if not found:
         return np.empty(0, dtype=np.int64), np.empty(0)
     return np.concatenate([ends for ends, _ in found]), np.concatenate([scores for _, scores in found])
+
+
+def _head(found: Found, k: int) -> Found:
+    """The best k and whatever may be a tie with the last of them: of thousands of tools most are nobody's answer."""
+    near = found[1] >= _bar([found], k) - MARGIN
+    return found[0][near], found[1][near]
 
 
 def _bar(found: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> float:

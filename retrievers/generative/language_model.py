@@ -18,6 +18,7 @@ from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative.prompts import Frames
 
 DOCUMENTS_AT_ONCE = 16
+ON_A_GPU = 256
 
 
 class LanguageModel:
@@ -90,8 +91,9 @@ class LanguageModel:
     def last_states(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """(prompts, dimensions): what the model is about to speak from."""
         found = []
-        for start in range(0, len(prompts), DOCUMENTS_AT_ONCE):
-            tokens, mask = padded(prompts[start : start + DOCUMENTS_AT_ONCE], self.device)
+        step = ON_A_GPU if self.device.startswith("cuda") else DOCUMENTS_AT_ONCE
+        for start in range(0, len(prompts), step):
+            tokens, mask = padded(prompts[start : start + step], self.device)
             with torch.no_grad(), precision(self.device):
                 out = self.model.base_model(input_ids=tokens, attention_mask=mask, position_ids=positions(mask))
             found.append(out.last_hidden_state[:, -1].float())

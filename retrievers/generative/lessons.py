@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from retrievers.errors import BadInput
 from retrievers.generative.prompts import Frames, Turn
@@ -21,6 +22,8 @@ class Lesson:
 
     tokens: tuple[int, ...]
     learned: tuple[bool, ...]
+    branches: tuple[int, ...] = ()
+    """Where several answers to one question begin; each is read as if it were the only one. None: one text."""
 
 
 def memories(
@@ -28,12 +31,13 @@ def memories(
 ) -> list[Lesson]:
     """Document to tool."""
     return [
-        _answer(frames, clean(document), codes[tool.id], most) for tool, document in zip(tools, documents, strict=True)
+        _answers(frames, clean(document), [codes[tool.id]], most)
+        for tool, document in zip(tools, documents, strict=True)
     ]
 
 
 def retrievals(sets: Sequence[TrainingSet], codes: Mapping[ToolId, Code], frames: Frames, most: int) -> list[Lesson]:
-    """Query to tool, one example a gold tool."""
+    """Query to tool, one answer a gold tool: what is learned is one pair each, what is asked is read once."""
     found: list[Lesson] = []
     for each in sets:
         strangers = sorted(set(each.ids) - codes.keys())
@@ -43,7 +47,7 @@ def retrievals(sets: Sequence[TrainingSet], codes: Mapping[ToolId, Code], frames
                 "a generative retriever learns the tools that it indexes"
             )
         for query, gold in zip(each.train.queries, each.train.gold, strict=True):
-            found.extend(_answer(frames, query, codes[each.ids[row]], most) for row in gold)
+            found.append(_answers(frames, query, [codes[each.ids[row]] for row in gold], most))
     return found
 
 
@@ -72,10 +76,11 @@ def actions(
     return found
 
 
-def _answer(frames: Frames, text: str, code: Code, most: int) -> Lesson:
-    asked = frames.question(text, max(8, most - len(code) - 1))
-    said = (*code, frames.end)
-    return Lesson((*asked, *said), (*([False] * len(asked)), *([True] * len(said))))
+def _answers(frames: Frames, text: str, codes: Sequence[Code], most: int) -> Lesson:
+    asked = frames.question(text, max(8, most - max(map(len, codes)) - 1))
+    said = [token for code in codes for token in (*code, frames.end)]
+    starts = list(accumulate((len(code) + 1 for code in codes[:-1]), initial=len(asked)))
+    return Lesson((*asked, *said), (False,) * len(asked) + (True,) * len(said), tuple(starts) if len(codes) > 1 else ())
 
 
 def batches(lessons: Sequence[Lesson], size: int, seed: int, epoch: int) -> Iterator[list[Lesson]]:

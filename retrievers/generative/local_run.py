@@ -69,7 +69,7 @@ class LocalRun:
 
     def scores(self, starts: np.ndarray, tokens: np.ndarray, most: int) -> np.ndarray:
         """As `Run.scores`; all of them are told."""
-        different, place = np.unique(tokens, return_inverse=True)
+        different, place = _places(starts, tokens)
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         with torch.no_grad():
             heads = self._vocabulary.said(torch.from_numpy(different).to(self._device))
@@ -77,7 +77,8 @@ class LocalRun:
             if self._whole:
                 sums: np.ndarray = self._vocabulary.weigh(self._states).cpu().numpy().astype(np.float64)
             else:
-                sums = np.logaddexp.reduceat(logits, starts[:-1])
+                most_likely = np.maximum.reduceat(logits, starts[:-1])
+                sums = most_likely + np.log(np.add.reduceat(np.exp(logits - most_likely[rows]), starts[:-1]))
         told: np.ndarray = logits - sums[rows]
         return told
 
@@ -96,3 +97,12 @@ class LocalRun:
         self._mask = torch.cat([kept, kept.new_ones(len(rows), 1)], dim=1)
         said = torch.from_numpy(tokens).to(self._device).unsqueeze(1)
         self._step(self._vocabulary.read(said), positions(self._mask)[:, -1:], self._cache)
+
+
+def _places(starts: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different tokens, and which of them each is; quick where all rows have the same, as at the root."""
+    width, count = int(starts[1]), len(starts) - 1
+    if count > 1 and len(tokens) == width * count and (tokens.reshape(count, width) == tokens[:width]).all():
+        different, place = np.unique(tokens[:width], return_inverse=True)
+        return different, np.tile(place, count)
+    return np.unique(tokens, return_inverse=True)

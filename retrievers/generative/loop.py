@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +19,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from tqdm import tqdm
 
 from retrievers.errors import BadInput
-from retrievers.generative.language_model import precision
+from retrievers.generative.lesson_loss import lesson_loss
 from retrievers.generative.lessons import Lesson, batches
 from retrievers.generative.settings import GenerativeTraining, Stage
 from retrievers.index.files import disk_room
 
 STATE = "state.json"
+LOOK_EVERY = 20
+"""Steps from one look at the losses to the next: a look waits for the GPU."""
+MINUTE = 60.0
+"""Seconds that a checkpoint serves: writing one takes longer than many a small catalogue's epoch."""
 
 
 @dataclass(slots=True)
@@ -66,7 +70,7 @@ class Loop:
         self._model, self._weights, self._job = model, weights, job
         self._each = math.ceil(len(job.lessons) / job.stage.batch_size)
         self._total = self._each * job.stage.epochs
-        self._state = Progress()
+        self._state, self._unseen, self._saved = Progress(), list[Tensor](), time.monotonic()
         cuda = job.device.startswith("cuda")
         # Rows of tokens are left alone: those that no lesson holds must stay as they are.
         plain = [value for name, value in weights.items() if value.ndim < 2 or "embed" in name or "lm_head" in name]
@@ -87,13 +91,17 @@ class Loop:
                 if place < skip:
                     continue
                 self._one(batch)
+                if len(self._unseen) == LOOK_EVERY:
+                    self._look()
                 if bar:
                     bar.update()
                     bar.set_postfix(loss=f"{state.loss:.3f}")
                 if state.step % job.training.save_every == 0 and state.step % self._each:
                     self._save()
+            self._look()
             self._judged(epoch + 1)
-            self._save()
+            if state.step % job.training.save_every == 0 or time.monotonic() > self._saved + MINUTE:
+                self._save()
         if bar:
             bar.close()
         if job.judge is not None and (job.work / "best").exists():
@@ -103,8 +111,6 @@ class Loop:
     def _one(self, batch: Sequence[Lesson]) -> None:
         job, state = self._job, self._state
         state.step += 1
-        if (state.step - 1) % self._each == 0:
-            state.loss = 0.0
         for group in self._optimizer.param_groups:
             group["lr"] = job.stage.learning_rate * _share(state.step, self._total, job.stage.warmup)
         loss, tokens = lesson_loss(self._model, batch, job.device)
@@ -112,28 +118,38 @@ class Loop:
         torch.nn.utils.clip_grad_norm_(list(self._weights.values()), job.training.clip)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise BadInput(f"the loss of {job.name} is no number at step {state.step}; lower learning_rate")
+        self._unseen.append(loss.detach())
         state.tokens += tokens
-        done = (state.step - 1) % self._each + 1
-        state.loss += (value - state.loss) / done
+
+    def _look(self) -> None:
+        """Takes note of the losses since the last look."""
+        job, state = self._job, self._state
+        values = torch.stack(self._unseen).tolist() if self._unseen else []
+        self._unseen.clear()
+        for step, value in enumerate(values, state.step - len(values) + 1):
+            if not math.isfinite(value):
+                raise BadInput(f"the loss of {job.name} is no number at step {step}; lower learning_rate")
+            state.loss += (value - state.loss) / ((step - 1) % self._each + 1)
 
     def _judged(self, epoch: int) -> None:
         job, state = self._job, self._state
         row = {"epoch": float(epoch), "loss": state.loss}
-        if job.judge is not None:
+        last = state.step >= self._total
+        if job.judge is not None and (last or epoch % job.training.judge_every == 0):
             self._model.eval()
             row["recall@5"] = job.judge()
             self._model.train()
             state.waited = 0 if row["recall@5"] > state.best else state.waited + 1
             if row["recall@5"] >= state.best:  # of equals the one that has learned longer
                 state.best = row["recall@5"]
-                write_tensors(job.work / "best", {"weights": self._weights})
+                shutil.rmtree(job.work / "best", ignore_errors=True)
+                if not last:
+                    write_tensors(job.work / "best", {"weights": self._weights})
         state.history.append(row)
 
     def _save(self) -> None:
         """A checkpoint, whole or not at all; the one before goes when this one stands."""
+        self._look()
         moments = {}
         for name, weight in self._weights.items():
             for moment in ("exp_avg", "exp_avg_sq") if self._optimizer.state[weight] else ():  # unused: no moments
@@ -144,6 +160,7 @@ class Loop:
         for old in self._job.work.glob("step-*"):
             if old != target:
                 shutil.rmtree(old, ignore_errors=True)
+        self._saved = time.monotonic()
 
     def _resumed(self) -> Progress:
         """Takes up the last checkpoint, where there is one."""
@@ -194,27 +211,6 @@ def load_weights(weights: dict[str, Tensor], path: Path, device: str) -> None:
     with torch.no_grad():
         for name, value in load_file(path, device=device).items():
             weights[name].copy_(value)
-
-
-def lesson_loss(model: Any, batch: Sequence[Lesson], device: str) -> tuple[Tensor, int]:
-    """The mean cross entropy of what is to be learned, and how many tokens were read.
-
-    Only the states before learned tokens are multiplied with the vocabulary: most of a lesson is a question.
-    """
-    longest = max(len(lesson.tokens) for lesson in batch)
-    tokens = torch.zeros(len(batch), longest, dtype=torch.long)
-    mask, learned = torch.zeros_like(tokens), torch.zeros(len(batch), longest, dtype=torch.bool)
-    for place, lesson in enumerate(batch):  # padded on the right: what follows is not looked at
-        length = len(lesson.tokens)
-        tokens[place, :length] = torch.tensor(lesson.tokens)
-        mask[place, :length] = 1
-        learned[place, :length] = torch.tensor(lesson.learned)
-    read = int(mask.sum())
-    tokens, mask, learned = tokens.to(device), mask.to(device), learned.to(device)
-    with precision(device):
-        states = model.base_model(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(states[:, :-1][learned[:, 1:]])
-    return functional.cross_entropy(logits.float(), tokens[:, 1:][learned[:, 1:]]), read
 
 
 def _share(step: int, total: int, warmup: float) -> float:

@@ -23,10 +23,12 @@ class Stage:
     """The share of steps in which the learning rate rises; after it, it falls along a cosine."""
     max_length: int = 256
     """Tokens kept of one example; longer texts are cut at their end, never the tool's tokens."""
+    rehearse: float = 0.0
+    """Examples of the stage before mixed in, as a share of this stage's own, so that it is not forgotten."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.batch_size < 1 or self.max_length < 16:
-            raise BadInput("epochs must not be negative, batch_size at least 1, max_length at least 16")
+        if min(self.epochs, self.rehearse) < 0 or self.batch_size < 1 or self.max_length < 16:
+            raise BadInput("epochs and rehearse must not be negative, batch_size at least 1, max_length at least 16")
         if self.learning_rate <= 0 or not 0 <= self.warmup < 1:
             raise BadInput("learning_rate must be positive, warmup between 0 and 1")
 
@@ -40,7 +42,6 @@ class AgentStage(Stage):
     """A file of trajectories, JSON lines, or `bundled:sample`."""
     max_length: int = 1024
     rehearse: float = 1.0
-    """Retrieval examples among the trajectories, as a share of their number, so that retrieval is not forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class GenerativeTraining:
     memorise: Stage = Stage(epochs=8)
     """Document to tool, for every tool of the catalogue."""
     retrieve: Stage = Stage(epochs=8)
-    """Query to tool, one example a gold tool."""
+    """Query to tool, one pair a gold tool; batch_size counts queries, each with all its pairs."""
     agent: AgentStage = AgentStage()
     """Thought, tool, document, arguments, over several turns."""
     method: Literal["full", "lora"] = "full"
@@ -76,10 +77,12 @@ class GenerativeTraining:
     """The longest gradient that is taken as it is."""
     dev_queries: int = 512
     """Dev queries that judge an epoch of retrieval training by recall@5."""
+    judge_every: int = 1
+    """Epochs of retrieval training from one judging to the next; the last is always judged."""
     patience: int = 3
-    """Epochs of retrieval training without a better dev recall before it stops."""
+    """Judgings without a better dev recall before retrieval training stops."""
     save_every: int = 500
-    """Steps between checkpoints, beside those at the end of every epoch."""
+    """Steps between checkpoints; one is also written at the end of an epoch when the last is a minute old."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -87,8 +90,8 @@ class GenerativeTraining:
             raise BadInput("training needs at least one data set")
         if not (self.memorise.epochs or self.retrieve.epochs or self.agent.epochs):
             raise BadInput("all stages have epochs: 0; leave `train` out, or train something")
-        if min(self.dev_queries, self.patience, self.save_every) < 1:
-            raise BadInput("dev_queries, patience and save_every must be at least 1")
+        if min(self.dev_queries, self.judge_every, self.patience, self.save_every) < 1:
+            raise BadInput("dev_queries, judge_every, patience and save_every must be at least 1")
         if min(self.seed, self.weight_decay) < 0 or self.clip <= 0:
             raise BadInput("seed and weight_decay must not be negative, clip must be positive")
 

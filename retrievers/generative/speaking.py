@@ -11,7 +11,7 @@ from retrievers.generative.local_run import LocalRun, Vocabulary
 from retrievers.generative.spelling import Code
 
 AT_ONCE = 32
-"""Conversations that are gone on with together."""
+"""Conversations that are gone on with together; on a GPU four times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class Speech:
         """The text of an answer to each prompt."""
         language = self.vocabulary.language
         found: list[str] = []
-        for start in range(0, len(prompts), AT_ONCE):
-            some = prompts[start : start + AT_ONCE]
+        step = AT_ONCE * 4 if language.device.startswith("cuda") else AT_ONCE
+        for start in range(0, len(prompts), step):
+            some = prompts[start : start + step]
             tokens = speak(self.vocabulary, some, most, language.frames.end, self.words)
             found.extend(language.tokenizer.decode(each, skip_special_tokens=True) for each in tokens)
         return found

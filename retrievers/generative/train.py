@@ -107,22 +107,22 @@ def _lessons(
     settings: ToolGenSettings,
     language: LanguageModel,
 ) -> list[Lesson]:
-    frames, most = language.frames, _stages(settings)[name].max_length
+    assert settings.train is not None
+    stage, frames = _stages(settings)[name], language.frames
+    most, chance = stage.max_length, random.Random(settings.train.seed)
+    wanted = name == "memorise" or (name == "retrieve" and stage.rehearse)
+    known = memories(tools, documents, book.codes, frames, most) if wanted else []
     if name == "memorise":
-        return memories(tools, documents, book.codes, frames, most)
+        return known
     found = retrievals(sets, book.codes, frames, most)
     if name == "retrieve":
-        return found
-    assert settings.train is not None
+        return found + chance.sample(known, min(len(known), int(stage.rehearse * len(found))))
     texts = {tool.id: document for tool, document in zip(tools, documents, strict=True)}
     tasks = [each for one in sets for each in one.trajectories]
     if not tasks:
         raise BadInput("the agent stage needs trajectories; name a file, or give it epochs: 0")
     acted = actions(tasks, texts, book.codes, frames, most)
-    beside = random.Random(settings.train.seed).sample(
-        found, min(len(found), int(settings.train.agent.rehearse * len(acted)))
-    )
-    return acted + beside
+    return acted + chance.sample(found, min(len(found), int(stage.rehearse * len(acted))))
 
 
 def _stage(student: Student, job: Job) -> dict[str, Any]:
