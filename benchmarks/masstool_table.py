@@ -17,7 +17,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from pipelines.ablation import PARTS, left_out, row, table, values_of
 from pipelines.data import load_dataset
 from pipelines.detecting import Detection, tell
 from pipelines.index import IndexConfig, make_context
-from pipelines.labels import load_labels
+from pipelines.labels import Label, load_labels
 from pipelines.protocols import apply_protocol
 from pipelines.training_sets import labelled_set
 from retrievers.encoder import Encoder, check_device
@@ -44,6 +44,9 @@ from retrievers.masstool.settings import Beside, MassToolSettings, MassToolTrain
 from retrievers.masstool.train import learn
 from retrievers.text import clean
 from retrievers.tuning.examples import TrainingSet
+
+STEPS = 6
+"""Queries in one long request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +137,27 @@ def by_source(heads: Heads, facts: dict[str, Any], encoder: Encoder, folders: tu
         return {}
     edge, told = facts["detection"]["threshold"], {}
     for folder in folders:
-        labels = load_labels(folder).split("test")
-        vectors = torch.from_numpy(np.array(encoder.queries([clean(each.text) for each in labels])))
-        likely = probabilities(heads.needs(vectors.to(heads.shares.device))).tolist()
-        verdicts = [Detection(each >= edge, each, edge) for each in likely]
-        for each in tell(labels, verdicts):
-            told[f"{folder}: {each.source}"] = {
-                "needing": each.needing,
-                "others": each.others,
-                "kept": each.kept,
-                "refused": each.refused,
-                "balanced": each.balanced,
-            }
-            print(f"{each.source}: kept {each.kept}, turned away {each.refused}, balanced {each.balanced}", flush=True)
+        tests = load_labels(folder).split("test")
+        for labels in filter(None, (tests, long_requests(tests))):
+            vectors = torch.from_numpy(np.array(encoder.queries([clean(each.text) for each in labels])))
+            likely = probabilities(heads.needs(vectors.to(heads.shares.device))).tolist()
+            for each in tell(labels, [Detection(value >= edge, value, edge) for value in likely]):
+                name = f"{folder}: {each.source}" if labels is tests else f"{folder}, {STEPS} in one: {each.source}"
+                shares = {"kept": each.kept, "refused": each.refused, "balanced": each.balanced}
+                told[name] = {"needing": each.needing, "others": each.others, **shares}
+                print(name, shares, flush=True)
     return {"threshold": edge, "sources": told}
+
+
+def long_requests(labels: Sequence[Label]) -> list[Label]:
+    """Requests of many steps, as agents get them: six of one source's queries that need a tool, one after the other."""
+    found = []
+    for source in sorted({each.source for each in labels if each.needs}):
+        texts = [each.text for each in labels if each.needs and each.source == source]
+        for start in range(0, len(texts) - STEPS + 1, STEPS):
+            text = " Then: ".join(texts[start : start + STEPS])
+            found.append(Label(f"long-{source}-{start}", text, True, source))
+    return found
 
 
 def main() -> None:

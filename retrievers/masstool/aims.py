@@ -76,7 +76,7 @@ class Aims:
             loss = loss + self.beside.scenes * self._scenes(x, here, columns, documents)
         if self.beside.votes:
             loss = loss + self.beside.votes * self._voting(x, here)
-            self.voters[here] = x.detach()
+            self.voters = self.voters.index_copy(0, here, x.detach())  # a new one: backward needs the old
         if self._labels is not None:
             loss = loss + self._share * self._detection(self._labels, generator)
         return loss
@@ -139,7 +139,7 @@ class Aims:
         shares = 1.0 / self.edges.real.sum(1)[rows].float()
         where = torch.stack([self.edges.tools[rows, places], rows])
         size = (self.edges.count, len(self.edges.tools))
-        return torch.sparse_coo_tensor(where, shares, size).coalesce()
+        return torch.sparse_coo_tensor(where, shares, size, check_invariants=False).coalesce()
 
     def _detection(self, labels: Tokens, generator: torch.Generator) -> Tensor:
         drawn = [side[torch.randint(len(side), (LABELS // 2,), generator=generator)] for side in self._sides]
