@@ -8,6 +8,8 @@ from pipelines.evaluate import Evaluation, means
 from pipelines.report.data import (
     Change,
     Changes,
+    CodedTool,
+    CodeTree,
     GroupRow,
     RankedTool,
     ReportData,
@@ -53,7 +55,18 @@ def report_data(evaluation: Evaluation, facts: dict[str, str]) -> ReportData:
         notes=tuple(f"{what}: {count}" for what, count in data.report.items()),
         rewriters=evaluation.rewriter_rows,
         fusions=evaluation.fusion_rows,
+        trees=_trees(evaluation),
     )
+
+
+def _trees(evaluation: Evaluation) -> tuple[CodeTree, ...]:
+    """Of systems that say tools in codes, one an index."""
+    names, found = evaluation.names, dict[str, CodeTree]()
+    for system, answer in evaluation.answers.items():
+        tools = tuple(CodedTool(tool, names.get(tool, tool), path) for tool, path in answer.branches.items())
+        if tools:
+            found.setdefault(answer.fingerprint, CodeTree(system, tools))
+    return tuple(found.values())
 
 
 def _changes(evaluation: Evaluation, system: str) -> Changes:

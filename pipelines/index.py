@@ -12,7 +12,7 @@ from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kinds import Context, check_names
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.settings import DenseSettings, RetrieverSettings, ToolGenSettings
+from retrievers.settings import DenseSettings, RetrieverSettings, ToolGenSettings, ToolWeaverSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
 
@@ -75,7 +75,8 @@ def build_index(config: IndexConfig, context: Context, wait: float = WAIT, resum
     tools = read_tools(config.catalogue, config.format)
     training = {}
     for name, settings in config.retrievers.items():
-        if isinstance(settings, DenseSettings | MassToolSettings | ToolGenSettings) and settings.train is not None:
+        learners = DenseSettings | MassToolSettings | ToolGenSettings | ToolWeaverSettings
+        if isinstance(settings, learners) and settings.train is not None:
             from pipelines.training_sets import labelled_set, training_sets
 
             learns = settings.train

@@ -41,8 +41,10 @@ def _tell_stages(folder: Path) -> None:
     """What each stage of a training in stages came to."""
     for name, part in manifests.read(folder)[0].retrievers.items():
         path = folder / part.model / "training.json"
-        stages = json.loads(path.read_text()).get("stages", {}) if part.model and path.exists() else {}
-        for stage, facts in stages.items():
+        told = json.loads(path.read_text()) if part.model and path.exists() else {}
+        if woven := told.get("weave"):
+            say(f"  {name}, codes: " + ", ".join(f"{key} {value}" for key, value in woven.items()))
+        for stage, facts in told.get("stages", {}).items():
             last = (
                 ", ".join(f"{key} {value:.4g}" for key, value in facts["history"][-1].items())
                 if facts != "skipped"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tqdm import tqdm
@@ -11,9 +11,10 @@ from pipelines.detecting import Detection, detect, find_detector
 from pipelines.phrasing import phrase
 from retrievers.errors import BadInput
 from retrievers.fusion import with_raw
+from retrievers.generative.retriever import Generative
 from retrievers.index import Index
 from retrievers.settings import RewriteFusion
-from retrievers.types import Ranking
+from retrievers.types import Ranking, ToolId
 from rewrite.rewriter import Rewriter
 from rewrite.template import Template
 from rewrite.types import Ask, Rewrite
@@ -56,6 +57,11 @@ class ToolSearch:
         self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint
         self.fields, self.tools = index.manifest.text, index.tools
+
+    @property
+    def branches(self) -> Mapping[ToolId, tuple[int, ...]]:
+        """Where in a tree of codes each tool is; empty where the retriever has none."""
+        return self._retriever.branches if isinstance(self._retriever, Generative) else {}
 
     @property
     def detects(self) -> bool:

@@ -16,7 +16,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kinds import Context
 from retrievers.settings import RewriteFusion
-from retrievers.types import Ranking
+from retrievers.types import Ranking, ToolId
 from reward.metrics import DEPTH
 
 
@@ -56,6 +56,8 @@ class Ranked:
     seconds: float | None
     """With rewriting, where the system rewrites."""
     fused: Fused | None = None
+    branches: Mapping[ToolId, tuple[int, ...]] = field(default_factory=dict)
+    """Where in a tree of codes its tools are, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def ask(
             continue
         found, seconds, fused = behind.rank(uses[name], system.fusion) if name in uses else _raw(bench, places[name])
         ranked = dict(zip(order, found, strict=True))
-        answers[name] = Ranked(ranked, bench.search(places[name]).fingerprint, seconds, fused)
+        search = bench.search(places[name])
+        answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches)
     return Answers(answers, behind.rewritten())
 
 

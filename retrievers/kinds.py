@@ -16,6 +16,7 @@ import numpy as np
 from retrievers.base import FindModel, Retriever, VectorCache
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.generative.settings import ToolGenSettings
+from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings, RetrieverSettings
@@ -110,6 +111,15 @@ class Speller(Protocol):
         ...
 
 
+@runtime_checkable
+class Neighbour(Protocol):
+    """A kind whose new rows must not be like those that the index holds."""
+
+    def know(self, blocks: Sequence[Block]) -> None:
+        """What the index holds, before more is added."""
+        ...
+
+
 KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",
@@ -117,6 +127,7 @@ KINDS = {
     "masstool": "retrievers.masstool.kind:MassToolKind",
     "milvus": "retrievers.milvus:MilvusKind",
     "toolgen": "retrievers.generative.kind:ToolGenKind",
+    "toolweaver": "retrievers.generative.weaver_kind:ToolWeaverKind",
 }
 SETTINGS: dict[str, type] = {
     "bm25": BM25Settings,
@@ -125,6 +136,7 @@ SETTINGS: dict[str, type] = {
     "masstool": MassToolSettings,
     "milvus": MilvusSettings,
     "toolgen": ToolGenSettings,
+    "toolweaver": ToolWeaverSettings,
 }
 
 

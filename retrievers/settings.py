@@ -8,6 +8,7 @@ from typing import Literal
 
 from retrievers.errors import BadInput
 from retrievers.generative.settings import ToolGenSettings as ToolGenSettings
+from retrievers.generative.weaver_settings import ToolWeaverSettings as ToolWeaverSettings
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.sources import TrainingSource as TrainingSource
 from retrievers.types import Ranking
@@ -173,4 +174,12 @@ class MilvusSettings:
             raise BadInput("at least 1", "batch_size")
 
 
-RetrieverSettings = BM25Settings | DenseSettings | HybridSettings | MilvusSettings | MassToolSettings | ToolGenSettings
+RetrieverSettings = (
+    BM25Settings
+    | DenseSettings
+    | HybridSettings
+    | MilvusSettings
+    | MassToolSettings
+    | ToolGenSettings
+    | ToolWeaverSettings
+)

@@ -12,6 +12,7 @@ from pipelines.report.markup import Html, foreign, join, section, tabs, tag
 from pipelines.report.queries import changes
 from pipelines.report.rewrites import rewrites
 from pipelines.report.tables import comparisons, curve_numbers, groups, systems
+from pipelines.report.tree import trees
 from pipelines.report.wording import FAMILIES, best_challenger, find_comparison, headline, headline_metric, metric_label
 
 FOLDER = Path(__file__).parent
@@ -41,6 +42,7 @@ def render(data: ReportData) -> str:
         _groups(data),
         rewrites(data),
         changes(data),
+        trees(data.trees),
     ]
     return document(data.title, _header(data), tag("main", *parts), _footer(data))
 

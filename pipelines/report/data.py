@@ -159,6 +159,23 @@ class FusionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CodedTool:
+    """A tool and where it is in a tree of codes."""
+
+    id: str
+    name: str
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTree:
+    """The tools of a system that says them in codes."""
+
+    system: str
+    tools: tuple[CodedTool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """All of one report."""
 
@@ -181,3 +198,4 @@ class ReportData:
     notes: tuple[str, ...]
     rewriters: tuple[RewriterRow, ...] = ()
     fusions: tuple[FusionRow, ...] = ()
+    trees: tuple[CodeTree, ...] = ()

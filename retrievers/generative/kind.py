@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from retrievers.generative.retriever import Generative, Start
 from retrievers.generative.settings import ToolGenSettings
 from retrievers.generative.spelling import SPELLINGS, Code, Lexicon, Spelled, Spelling
 from retrievers.generative.trie import Trie
+from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.kinds import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.text import clean
@@ -41,8 +42,11 @@ NOTHING = np.iinfo(np.int64).min
 class ToolGenKind:
     """Codes on disk, a trie in memory."""
 
-    def __init__(self, settings: ToolGenSettings, context: Context, trained: Path | None = None) -> None:
+    def __init__(
+        self, settings: ToolGenSettings | ToolWeaverSettings, context: Context, trained: Path | None = None
+    ) -> None:
         self._settings, self._context, self._trained = settings, context, trained
+        self._held: set[Code] = set()
         language = LanguageModel(trained or context.find_model(settings.model), context.device)
         # Several retrievers and several openings of one index share one loaded model.
         self._language: LanguageModel = context.encoders.setdefault(language.fingerprint, language)
@@ -55,6 +59,7 @@ class ToolGenKind:
 
     @cached_property
     def _spelling(self) -> Spelling:
+        assert isinstance(self._settings, ToolGenSettings)
         return make_spelling(self._settings, self._language, self._context, self._book)
 
     def identity(self) -> dict[str, str]:
@@ -76,14 +81,29 @@ class ToolGenKind:
         known = self._book.codes
         fresh = [place for place, tool in enumerate(tools) if tool.id not in known]
         if not known:
-            self._spelling.fit([clean(document) for document in documents])
+            self._fit(tools, documents, sets, work)
         spelled, inputs, outputs = self._spell([tools[i] for i in fresh], [documents[i] for i in fresh])
         codes = {tool.id: known[tool.id] for tool in tools if tool.id in known}
         codes |= {tools[place].id: code for place, code in zip(fresh, spelled.codes, strict=True)}
         size = self._language.size + len(spelled.new)
-        book = Book(self._settings.indexing, size, self._book.base, codes, None, self._spelling.state())
-        pupil = Pupil(self._language, book, inputs, outputs)
+        book = Book(self._settings.indexing, size, self._book.base, codes, None, self._state())
+        pupil = Pupil(self._language, book, inputs, outputs, self._facts())
         return train(pupil, tools, documents, sets, self._settings, work, self._context)
+
+    def _fit(self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path) -> None:
+        self._spelling.fit([clean(document) for document in documents])
+
+    def _state(self) -> dict[str, np.ndarray]:
+        return self._spelling.state()
+
+    def _facts(self) -> dict[str, Any]:
+        """What is told of the spelling beside the training."""
+        return {}
+
+    def know(self, blocks: Sequence[Block]) -> None:
+        """Codes that the index holds are nobody else's. Those of tokens that a segment brought are its own anyway."""
+        for block in blocks:
+            self._held.update(code for code in _codes(block.arrays["codes"][block.live]) if min(code) >= 0)
 
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
         known = self._book.codes
@@ -153,13 +173,16 @@ class ToolGenKind:
         vocabulary = Vocabulary(self._language, inputs, outputs)
         return lambda prompts: LocalRun(vocabulary, prompts, whole)
 
+    def _taken(self) -> set[Code]:
+        return self._held | set(self._book.codes.values())
+
     def _spell(self, tools: Sequence[Tool], documents: Sequence[str]) -> tuple[Spelled, np.ndarray, np.ndarray]:
         """New tools as codes, with the rows of the tokens that they bring."""
         if not tools:
             none = np.zeros((0, self._language.width), np.float32)
             return Spelled(()), none, none
         texts = [clean(document) for document in documents]
-        spelled = self._spelling.spell(tools, texts, set(self._book.codes.values()))
+        spelled = self._spelling.spell(tools, texts, self._taken())
         names = [self._language.frames.ids(text) for text in spelled.new]
         inputs, outputs = (from_words(rows, names) for rows in (self._language.inputs, self._language.outputs))
         if spelled.new and self._book.own is not None and all(len(code) == 1 for code in spelled.codes):

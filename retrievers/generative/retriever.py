@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from retrievers.generative.settings import Asking
 from retrievers.generative.trie import Trie
 from retrievers.rows import Rows
 from retrievers.text import clean
-from retrievers.types import Ranking
+from retrievers.types import Ranking, ToolId
 
 if TYPE_CHECKING:
     from retrievers.generative.speaking import Speech
@@ -34,6 +34,8 @@ class Generative:
     ) -> None:
         self.speech: Callable[[], Speech] | None = None
         """For an agent, which says more than tools."""
+        self.branches: Mapping[ToolId, tuple[int, ...]] = {}
+        """Where in a tree of codes each tool is, for kinds that have one."""
         self._start, self.frames, self._rows, self._settings = start, frames, rows, settings
         self.trie, self.fingerprint = trie, fingerprint
 

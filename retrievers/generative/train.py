@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from retrievers.generative.newcomers import own_strength
 from retrievers.generative.retriever import Generative
 from retrievers.generative.settings import Stage, ToolGenSettings
 from retrievers.generative.trie import Trie
+from retrievers.generative.weaver_settings import WEAVE, ToolWeaverSettings
 from retrievers.generative.weights import Student, enrol, graduate
 from retrievers.index.files import disk_room
 from retrievers.kinds import Context
@@ -33,6 +34,7 @@ from retrievers.text import clean
 from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Tool
 
+Settings = ToolGenSettings | ToolWeaverSettings
 FINISHED = "training.json"
 """Written last into the trained model's folder."""
 
@@ -46,6 +48,8 @@ class Pupil:
     inputs: np.ndarray
     """(new tokens, dimensions)"""
     outputs: np.ndarray
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What is told of the spelling beside the training."""
 
 
 def train(
@@ -53,7 +57,7 @@ def train(
     tools: Sequence[Tool],
     documents: Sequence[str],
     sets: Sequence[TrainingSet],
-    settings: ToolGenSettings,
+    settings: Settings,
     work: Path,
     context: Context,
 ) -> Path:
@@ -89,11 +93,11 @@ def train(
         report["stages"][name] = _stage(student, job)
     report["dev recall@5"] = _asked(student, judge)
     graduate(student)
-    facts = {**report, **_cost(student, pupil), "settings": asdict(settings)}
+    facts = {**report, **_cost(student, pupil), **pupil.facts, "settings": asdict(settings)}
     return _save(held, pupil.book, tools, documents, settings, work, finished, facts)
 
 
-def _stages(settings: ToolGenSettings) -> dict[str, Stage]:
+def _stages(settings: Settings) -> dict[str, Stage]:
     assert settings.train is not None
     return {"memorise": settings.train.memorise, "retrieve": settings.train.retrieve, "agent": settings.train.agent}
 
@@ -104,7 +108,7 @@ def _lessons(
     tools: Sequence[Tool],
     documents: Sequence[str],
     sets: Sequence[TrainingSet],
-    settings: ToolGenSettings,
+    settings: Settings,
     language: LanguageModel,
 ) -> list[Lesson]:
     assert settings.train is not None
@@ -145,7 +149,7 @@ def _stage(student: Student, job: Job) -> dict[str, Any]:
 
 
 def _judge(
-    held: LanguageModel, book: Book, tools: Sequence[Tool], sets: Sequence[TrainingSet], settings: ToolGenSettings
+    held: LanguageModel, book: Book, tools: Sequence[Tool], sets: Sequence[TrainingSet], settings: Settings
 ) -> Callable[[], float]:
     """Recall@5 over some of the dev queries, each asked against the whole catalogue."""
     training = settings.train
@@ -197,23 +201,25 @@ def _same_run(
     tools: Sequence[Tool],
     documents: Sequence[str],
     sets: Sequence[TrainingSet],
-    settings: ToolGenSettings,
+    settings: Settings,
 ) -> None:
     """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
     digest = hashlib.sha256(json.dumps([pupil.language.fingerprint, asdict(settings)]).encode())
-    for part in ([tool.id for tool in tools], list(documents), *(asdict(each) for each in sets)):
+    codes = sorted(pupil.book.codes.items())  # weights that have learned some codes are of no use with others
+    for part in ([tool.id for tool in tools], list(documents), codes, *(asdict(each) for each in sets)):
         digest.update(json.dumps(part).encode())
     mark, facts = work / "run.json", json.dumps({"run": digest.hexdigest()})
     if mark.exists() and mark.read_text() == facts:
         return
-    ours = {"run.json", "model", "model.part", ".lock", "1-memorise", "2-retrieve", "3-agent"}
+    ours = {"run.json", "model", "model.part", ".lock", "1-memorise", "2-retrieve", "3-agent", WEAVE}
     strangers = [path for path in work.iterdir() if path.name not in ours]
     if strangers:
         raise BadInput(
             f"{work} holds other files ({strangers[0].name}); it is the work folder of the training, empty it"
         )
     for path in work.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.name != WEAVE:  # it says itself whose it is
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     mark.write_text(facts)
 
 
@@ -222,7 +228,7 @@ def _save(
     book: Book,
     tools: Sequence[Tool],
     documents: Sequence[str],
-    settings: ToolGenSettings,
+    settings: Settings,
     work: Path,
     finished: Path,
     facts: Mapping[str, Any],

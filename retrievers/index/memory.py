@@ -18,7 +18,7 @@ from retrievers.fusion import ExactNames, LayeredNames
 from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Manifest
 from retrievers.index.reader import Index, check_identity, open_kind
-from retrievers.index.segments import MOST_SEGMENTS, make_arrays
+from retrievers.index.segments import MOST_SEGMENTS, introduce, make_arrays
 from retrievers.kinds import Arrays, Block, Context, Kind
 from retrievers.rows import Rows
 from retrievers.types import ToolId
@@ -86,6 +86,7 @@ class MemoryIndex(Index):
         kinds = kinds_of(self.name, self.folder, self.manifest, context)
         runs = list(self.runs)
         if lines:
+            introduce(kinds, self.blocks)
             fresh = make_run(self.name, lines, self.manifest.text, kinds)
             runs = [*_bury(runs, gone | set(fresh.lines.ids)), fresh]
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from retrievers.index import tools as tool_lines
 from retrievers.index.files import put_array, put_bytes
 from retrievers.index.manifest import Manifest, Segment
 from retrievers.index.reader import blocks, live_mask, segment_tools
-from retrievers.kinds import Arrays, Kind, Speller
+from retrievers.kinds import Arrays, Block, Kind, Neighbour, Speller
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
@@ -21,6 +21,13 @@ MOST_SEGMENTS = 12
 def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:
     """Writes tools and every retriever's arrays for them."""
     return _store(folder, tools, make_arrays(tools, text, kinds))
+
+
+def introduce(kinds: Mapping[str, Kind], held: Callable[[str], Sequence[Block]]) -> None:
+    """Tells the kinds that want to know what the index holds of theirs."""
+    for name, kind in kinds.items():
+        if isinstance(kind, Neighbour):
+            kind.know(held(name))
 
 
 def make_arrays(tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> dict[str, Arrays]:

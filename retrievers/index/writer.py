@@ -22,8 +22,8 @@ from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part
-from retrievers.index.reader import check_identity, live_mask, open_kind, segment_tools
-from retrievers.index.segments import bury, fold, make_segment, untidy
+from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
+from retrievers.index.segments import bury, fold, introduce, make_segment, untidy
 from retrievers.kinds import Context, Kind, Learner, Speller, check_names, make_kind, settings_to_json
 from retrievers.settings import RetrieverSettings
 from retrievers.text import FIELDS, document
@@ -140,6 +140,7 @@ def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAI
         if not fresh:
             return Change(fingerprint, unchanged=len(tools))
         kinds = _kinds(folder, manifest, context)
+        introduce(kinds, lambda name: blocks(folder, manifest.segments, name))
         segment = make_segment(folder, fresh, manifest.text, kinds)
         segments = (*bury(manifest, held, updated), segment)
         fingerprint = _commit(folder, manifest, fold(folder, replace(manifest, segments=segments), kinds))

@@ -1,0 +1,30 @@
+"""A ToolWeaver of toys: the tools of `generative_toys`, woven and taught while a test waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from generative_toys import TRAINING
+
+from retrievers.generative.settings import GenerativeTraining, Stage
+from retrievers.generative.weaver_settings import ToolWeaverSettings
+from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.types import Tool
+from retrievers.weaver.settings import WeaveSettings
+
+WEAVE = WeaveSettings(levels=3, codes=4, width=8, hidden=(16,), steps=40, iterations=10)
+QUICK = replace(TRAINING, memorise=Stage(epochs=1, batch_size=8, learning_rate=3e-3), retrieve=Stage(epochs=0))
+
+
+def toolweaver(
+    model: Path, training: GenerativeTraining = TRAINING, weave: WeaveSettings = WEAVE, **more: object
+) -> ToolWeaverSettings:
+    return ToolWeaverSettings(training, model=str(model), weave=weave, **more)  # type: ignore[arg-type]
+
+
+def any_set(tools: list[Tool]) -> TrainingSet:
+    """Some queries of some tools, for those who only want it trained."""
+    ids = tuple(tool.id for tool in tools)
+    some = Examples(("one", "two"), ((0, 1), (1,)))
+    return TrainingSet("any", tuple(tool.name for tool in tools), some, some, ids)
