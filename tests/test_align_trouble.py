@@ -19,6 +19,7 @@ from tiny_runs import PLAIN, align_config, make_targets
 from pipelines import cli
 from rewrite.align import groups
 from rewrite.align.shipped import persistent
+from rewrite.errors import BackendDown
 from rewrite.folder import open_folder
 from rewrite.sft import checkpoints
 
@@ -77,6 +78,26 @@ def test_answers_that_cannot_be_read_stop_it_before_training(
     told = ended(capsys, 2, "align", align_config(strict, start, tmp_path / "run", KINDS[name]))
     assert "the majority of answers cannot be parsed (" in told
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_trls_client_of_a_server_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "persistent", partial(persistent, wait=0.0))
+
+    class Client:
+        tries = 0
+
+        def generate(self, prompts: list[str], n: int) -> list[str]:
+            self.tries += 1
+            if self.tries < 3:
+                raise ConnectionError("refused")
+            return prompts * n
+
+    client = Client()
+    groups.patient(client, "http://here")
+    assert client.generate(["one"], n=2) == ["one", "one"]
+    client.tries = -9
+    with pytest.raises(BackendDown, match=r"http://here does not answer \(refused\).*--resume"):
+        client.generate(["one"], n=2)
 
 
 @contextmanager

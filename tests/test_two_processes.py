@@ -13,6 +13,7 @@ import pytest
 from tiny_runs import ALIGNING, PLAIN, align_config, make_targets, sft_config, write
 
 from rewrite.folder import open_folder
+from rewrite.sft.ranks import join
 
 ROOT = Path(__file__).parent.parent
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -93,3 +94,14 @@ def test_both_processes_score_answers(found: list[dict[str, Any]], place: Path) 
     for folder in (place / "dpo" / "samples", place / "pairs"):
         drawn = [(folder / f"samples-{rank}.jsonl").read_text().splitlines() for rank in (0, 1)]
         assert [len(rows) for rows in drawn] == [4, 4]
+
+
+def test_a_launcher_that_starts_one_process_in_place_of_several_is_told_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")  # as `accelerate launch --cpu --num_processes 2` does
+    join(cpu=True)
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    join(cpu=True)
+    assert "trains alone; for several: `torchrun --nproc_per_node 2" in capsys.readouterr().err
