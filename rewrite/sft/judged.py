@@ -75,6 +75,7 @@ def judged_figures(
             "distinct": len({each.answer for each in rewrites}) / len(rewrites),
         }
         if recorder is not None:
+            recorder.written[step] = rewrites
             shown = [(task.dev[place], rewrites[place]) for place in task.shown]
             recorder.samples(step, figures, [e for e, _ in shown], [r for _, r in shown])
         found = [figures]
