@@ -76,7 +76,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         task,
         run.recorder,
         leg.progress,
-        model=load_policy(task.base, task.adapter),
+        model=load_policy(task.base, task.adapter, settings.attention),
         ref_model=None if reference is None else frozen(reference),
         args=arguments,
         train_dataset=rows,

@@ -131,7 +131,7 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     arguments.distributed_state.wait_for_everyone()
     run, watch = Run(leg.work, settings, task.metric, leg.resume, leg.progress), CollapseWatch(goal.limits)
     set_seed(settings.seed)
-    model = load_policy(task.base, task.adapter)
+    model = load_policy(task.base, task.adapter, settings.attention)
     queries, prompts = fitting(goal, model, tokenizer, algo.most_tokens)
     rows = Dataset.from_dict({"prompt": prompts, "place": list(range(len(prompts)))})
     if first():

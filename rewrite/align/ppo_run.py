@@ -52,7 +52,7 @@ def train_ppo(goal: Goal, leg: Leg, algo: PpoSettings) -> Trained:
     accelerator.wait_for_everyone()
     tokenizer = padded(load_tokenizer(task.base))
     set_seed(settings.seed)
-    policy = load_policy(task.base, task.adapter)
+    policy = load_policy(task.base, task.adapter, settings.attention)
     if (fresh := new_adapter(settings, task.adapter)) is not None:
         policy = get_peft_model(policy, fresh)
     queries, prompts = fitting(goal, policy, tokenizer, algo.most_tokens)

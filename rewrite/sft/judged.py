@@ -99,7 +99,7 @@ def must_be_number(value: float, what: str, step: int) -> None:
     if not math.isfinite(value):
         raise Unfit(
             f"the {what} became {value} after step {step}, so the run was stopped and its last good checkpoint kept; "
-            "start it again in another output with a lower learning_rate"
+            "start it again in another output with a lower learning_rate, or with training.attention: eager"
         )
 
 

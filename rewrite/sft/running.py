@@ -165,16 +165,18 @@ def padded(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def load_base(base: Path, flash: bool = False) -> Any:
+def load_base(base: Path, attention: str = "auto", packed: bool = False) -> Any:
     """The model in float32: the optimizer needs the precision, mixed precision gives the speed."""
-    how = {"attn_implementation": "flash_attention_2"} if flash and is_flash_attn_2_available() else {}
+    if attention == "auto" and packed and is_flash_attn_2_available():
+        attention = "flash_attention_2"
+    how = {} if attention == "auto" else {"attn_implementation": attention}
     with loading(base):
         return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
 
 
-def load_policy(base: Path, adapter: Path | None, flash: bool = False) -> Any:
+def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packed: bool = False) -> Any:
     """The model that is trained: as it is, or with an adapter on it that goes on learning."""
-    model = load_base(base, flash)
+    model = load_base(base, attention, packed)
     if adapter is None:
         return model
     adapter_config(adapter, base)
