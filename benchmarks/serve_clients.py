@@ -6,11 +6,13 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 Request = tuple[str, str, object]
 """Method, path and JSON body."""
+After = Callable[[object, bytes], Awaitable[None]]
+"""What a client has still to do with the answer to a body; its time counts."""
 
 
 @dataclass
@@ -49,12 +51,22 @@ class Figures:
         }
 
 
-def load(port: int, clients: int, seconds: float, requests: Iterator[Request], key: str = "", most: int = 0) -> Figures:
+def load(
+    port: int,
+    clients: int,
+    seconds: float,
+    requests: Iterator[Request],
+    key: str = "",
+    most: int = 0,
+    after: After | None = None,
+) -> Figures:
     """So many clients for so long, or for `most` requests."""
-    return asyncio.run(_load(port, clients, seconds, requests, key, most))
+    return asyncio.run(_load(port, clients, seconds, requests, key, most, after))
 
 
-async def _load(port: int, clients: int, seconds: float, requests: Iterator[Request], key: str, most: int) -> Figures:
+async def _load(
+    port: int, clients: int, seconds: float, requests: Iterator[Request], key: str, most: int, after: After | None
+) -> Figures:
     found, started = Figures(), time.monotonic()
     left = [most or 1 << 60]
 
@@ -62,12 +74,14 @@ async def _load(port: int, clients: int, seconds: float, requests: Iterator[Requ
         left[0] -= 1
         return time.monotonic() - started < seconds and left[0] >= 0
 
-    await asyncio.gather(*(_client(port, requests, go_on, found, key) for _ in range(clients)))
+    await asyncio.gather(*(_client(port, requests, go_on, found, key, after) for _ in range(clients)))
     found.seconds = time.monotonic() - started
     return found
 
 
-async def _client(port: int, requests: Iterator[Request], go_on: Callable[[], bool], found: Figures, key: str) -> None:
+async def _client(
+    port: int, requests: Iterator[Request], go_on: Callable[[], bool], found: Figures, key: str, after: After | None
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     sent = f"Authorization: Bearer {key}\r\n" if key else ""
     while go_on():
@@ -78,6 +92,8 @@ async def _client(port: int, requests: Iterator[Request], go_on: Callable[[], bo
         began = time.monotonic()
         writer.write(head.encode() + data)
         status, answer = await _answer(reader)
+        if after is not None:
+            await after(body, answer)
         found.latencies.append(time.monotonic() - began)
         found.statuses[status] += 1
         if b'"fallback":{' in answer:

@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0, help="of a round (12)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rewrites", type=int, default=48, help="requests of a round with rewriting (48)")
+    parser.add_argument("--answer-tokens", type=int, default=48, help="of a rewrite at most (48)")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="mixed load instead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,15 @@
-"""The gateway with a rewriter against the same vLLM asked directly with the same prompts."""
+"""The gateway with a rewriter against the same vLLM asked directly with the same prompts.
+
+A rewrite's peer is vLLM alone. A search's is vLLM and then the retriever, called in this process with the utterance and
+the lines that vLLM wrote: what somebody would do who has both and no gateway.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
+import json
 import os
 import random
 import socket
@@ -18,12 +24,12 @@ import httpx
 from serve_clients import Figures, Request, load
 from serve_load import NUMBERS, SAID, Child, Gateway, tell
 
+from pipelines.index import make_context
 from pipelines.rewriters import RewriterSettings, find_parts
+from retrievers.index import Index
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import ServerSettings, VllmSettings
-from rewrite.types import Ask
-
-ANSWER_TOKENS = 48
+from rewrite.types import Answer, Ask
 
 
 def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Figures]]:
@@ -59,7 +65,7 @@ def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str
     rewriter: dict[str, Any] = {
         "path": arguments.rewriter,
         "engine": engine,
-        "sampling": {"most_tokens": ANSWER_TOKENS},
+        "sampling": {"most_tokens": arguments.answer_tokens},
     }
     rewriter["fusion"] = {"raw": 0.5}
     config = {"index": arguments.index, "retriever": arguments.retriever, "rewriter": rewriter}
@@ -69,8 +75,17 @@ def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str
 
     def direct(texts: list[str]) -> Iterator[Request]:
         for text in texts:
-            body = {"model": model, "messages": parts.template.render(Ask(text)), "max_tokens": ANSWER_TOKENS}
+            body = {"model": model, "messages": parts.template.render(Ask(text)), "max_tokens": arguments.answer_tokens}
             yield "POST", "/v1/chat/completions", {**body, "temperature": 0.0, "seed": 0}
+
+    retriever = Index(Path(arguments.index), make_context("cpu")).retriever(arguments.retriever)
+    retriever.search(["weather"], 10)
+
+    async def searched(body: Any, answer: bytes) -> None:
+        choice = json.loads(answer)["choices"][0]
+        said = Answer(choice["message"]["content"] or "", 0, choice["finish_reason"] == "stop")
+        texts = [body["messages"][-1]["content"], *parts.template.parse(said).lines]
+        await asyncio.to_thread(retriever.search, texts, 10)
 
     found: dict[str, dict[str, Figures]] = {}
     for clients, path in itertools.product((1, 8), ("/v1/rewrite", "/v1/search")):
@@ -82,7 +97,8 @@ def rewriting(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str
             asked = [("POST", path, {"utterance": text}) for text in numbered(said)]
             turns = [("gateway", gateway.port, iter(asked)), ("vLLM", port, direct(numbered(said)))]
             for peer, where, requests in turns if round_ % 2 else turns[::-1]:
-                peers[peer].add(load(where, clients, 600, requests, most=most))
+                after = searched if peer == "vLLM" and path == "/v1/search" else None
+                peers[peer].add(load(where, clients, 600, requests, most=most, after=after))
         found[f"{path}, {clients} clients"] = peers
         tell(f"{path}, {clients} clients", peers)
         if clients == 1:  # one after the other, so that places belong together

@@ -103,7 +103,7 @@ def train_plain(bench: Bench) -> Clock:
     cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as work:
         trainer = SFTTrainer(
-            model=running.load_base(bench.base, False),
+            model=running.load_base(bench.base),
             args=SFTConfig(
                 output_dir=work,
                 num_train_epochs=settings.epochs,

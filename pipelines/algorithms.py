@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.align_data import StartSettings
-from pipelines.drawing import drawn, wait
+from pipelines.drawing import drawn
 from pipelines.runs import as_json, write_files
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
@@ -29,7 +29,7 @@ from rewrite.align.settings import (
 from rewrite.folder import CARD, Card, open_folder, save_folder
 from rewrite.settings import BackendSettings
 from rewrite.sft.judged import Task, start_figures
-from rewrite.sft.ranks import first
+from rewrite.sft.ranks import first, wait
 from rewrite.sft.running import Trained
 from rewrite.sft.watch import say
 

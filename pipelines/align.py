@@ -22,7 +22,7 @@ from rewrite.align.settings import AlgoSettings, AlignTraining, DpoSettings, Lim
 from rewrite.folder import Card, save_folder
 from rewrite.settings import BackendSettings, TransformersSettings
 from rewrite.sft.examples import write_examples
-from rewrite.sft.ranks import first
+from rewrite.sft.ranks import first, wait
 from rewrite.sft.reporting import check_reporters
 
 
@@ -95,7 +95,9 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
         work = Work(config.start, config.backend, context, lambda trained: card(config, lessons, start, trained, None))
         trained = run_algorithm(config.algo, goal, leg, work, config.check)
         if judge is not None:
-            tried = judge.fusion(rewritten(task, trained.model, trained.tokenizer, context.show_progress))
+            # What the best one wrote is known, unless it did so before the run was resumed.
+            known = trained.written.get(trained.step)
+            tried = judge.fusion(known or rewritten(task, trained.model, trained.tokenizer, context.show_progress))
             metrics = {
                 "algo": config.algo.kind,
                 "raw": judge.raw(),
@@ -112,6 +114,7 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
             write_files(output, files)
             finished = card(config, lessons, start, trained, tried[0])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
+    wait()  # whoever returns finds the rewriter
     return output / "rewriter"
 
 

@@ -11,25 +11,37 @@ from pipelines.align import AlignConfig, run_align
 from pipelines.drawing import PairsConfig, ProbeConfig, run_pairs, run_probe
 from pipelines.index import make_context
 from pipelines.train_commands import beside_raw, trained
+from retrievers.encoder import check_device
 from retrievers.errors import BadInput
+from retrievers.kinds import Context
 from rewrite.align.pairs import FILE
 from rewrite.align.probe import Probe
+from rewrite.sft.ranks import first, join
 
 
 def probe(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, ProbeConfig)
     if config is None:
         return 0
-    found = run_probe(config, make_context(arguments.device, sys.stderr.isatty()))
-    _tell(found)
+    found = run_probe(config, _together(arguments))
+    if first():
+        _tell(found)
     return 0
+
+
+def _together(arguments: argparse.Namespace) -> Context:
+    """The world of a command that several processes may share."""
+    join(cpu=not check_device(arguments.device).startswith("cuda"))
+    return make_context(arguments.device, sys.stderr.isatty())
 
 
 def pairs(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, PairsConfig)
     if config is None:
         return 0
-    found, made = run_pairs(config, make_context(arguments.device, sys.stderr.isatty()))
+    found, made = run_pairs(config, _together(arguments))
+    if not first():
+        return 0
     _tell(found)
     if found.hopeless:
         raise BadInput(found.verdict)

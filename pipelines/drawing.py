@@ -19,7 +19,7 @@ from rewrite.align.query import Query
 from rewrite.align.samples import Sample, draw, read_samples
 from rewrite.align.settings import PairSettings, SampleSettings
 from rewrite.settings import BackendSettings, TransformersSettings
-from rewrite.sft.ranks import first, rank, world
+from rewrite.sft.ranks import first, rank, wait, world
 from rewrite.template import FILE as TEMPLATE
 
 
@@ -64,7 +64,8 @@ def run_probe(config: DrawConfig, context: Context) -> Probe:
     """Draws, scores, and says whether there is anything to gain; probe.json is the last file written."""
     _, samples = _drawn(config, context)
     found = probe(samples, config.pairing)
-    write_files(Path(config.output), {"probe.json": as_json(asdict(found))})
+    if first():
+        write_files(Path(config.output), {"probe.json": as_json(asdict(found))})
     return found
 
 
@@ -73,7 +74,8 @@ def run_pairs(config: PairsConfig, context: Context) -> tuple[Probe, list[Pair]]
     lessons, samples = _drawn(config, context)
     found, pairs = probe(samples, config.pairing), make_pairs(samples, config.pairing)
     files = {"probe.json": as_json(asdict(found)), TEMPLATE: lessons.template.dump(), FILE: write_pairs(pairs)}
-    write_files(Path(config.output), files)
+    if first():
+        write_files(Path(config.output), files)
     return found, pairs
 
 
@@ -82,7 +84,8 @@ def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, list[Sample]]
     find_start(config.start, "", lessons)
     reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
     reward.open()
-    begin_drawing(Path(config.output), config)
+    if first():
+        begin_drawing(Path(config.output), config)
     samples = drawn(Path(config.output), config.start, config.backend, lessons.queries, reward, config.samples, context)
     return lessons, samples
 
@@ -107,11 +110,3 @@ def drawn(
         free_memory()
     wait()
     return [sample for sample in read_samples(folder) if sample.key in wanted]
-
-
-def wait() -> None:
-    """Until all processes are here."""
-    if world() > 1:
-        from accelerate import PartialState
-
-        PartialState().wait_for_everyone()

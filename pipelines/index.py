@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipelines.engines import vllm
 from pipelines.models import cache_folder, find_model
 from retrievers.catalogue import FORMATS, read_catalogue
 from retrievers.errors import BadInput
@@ -67,7 +68,7 @@ def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool
 
 def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
     """The world as the commands see it."""
-    return Context(find_model, cache_folder(), show_progress, device, engine=engine)
+    return Context(find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm)
 
 
 def build_index(config: IndexConfig, context: Context, wait: float = WAIT, resume: bool = False) -> Change:

@@ -20,7 +20,7 @@ from retrievers.kinds import Context
 from rewrite.folder import Card, save_folder
 from rewrite.settings import SftSettings
 from rewrite.sft.examples import mix, write_examples
-from rewrite.sft.ranks import first
+from rewrite.sft.ranks import first, wait
 from rewrite.sft.reporting import check_reporters
 from rewrite.template import Template
 
@@ -72,7 +72,9 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     with room_to_train(output):
         trained = train(task, config.training, output, resume, context.show_progress, cuda)
         if judge is not None:
-            tried = judge.fusion(rewritten(task, trained.model, trained.tokenizer, context.show_progress))
+            # What the best one wrote is known, unless it did so before the run was resumed.
+            known = trained.written.get(trained.step)
+            tried = judge.fusion(known or rewritten(task, trained.model, trained.tokenizer, context.show_progress))
             metrics = {
                 "raw": judge.raw(),
                 "best": trained.best,
@@ -85,6 +87,7 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
             write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             card = _card(config, sources, trained, tried[0], mark["base"])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, card, template)
+    wait()  # whoever returns finds the rewriter
     return output / "rewriter"
 
 

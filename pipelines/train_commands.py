@@ -20,7 +20,7 @@ from retrievers.encoder import check_device
 from retrievers.errors import BadInput
 from retrievers.index.files import disk_room
 from rewrite.sft.examples import write_examples
-from rewrite.sft.ranks import first
+from rewrite.sft.ranks import first, join
 from rewrite.template import FILE
 
 
@@ -75,6 +75,7 @@ def trained(arguments: argparse.Namespace, config: Any, run: Callable[..., Path]
     device, before = check_device(arguments.device), is_finished(Path(config.output))
     if not device.startswith(("cpu", "cuda")):
         raise BadInput(f"training runs on cpu or cuda, not on {device}")
+    join(cpu=device.startswith("cpu"))
     run(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
     if not first():
         return None

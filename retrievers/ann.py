@@ -6,10 +6,10 @@ import faiss
 import numpy as np
 
 
-def build(vectors: np.ndarray, links: int) -> np.ndarray:
-    """An HNSW graph over unit vectors, as bytes."""
+def build(vectors: np.ndarray, links: int, effort: int = 200) -> np.ndarray:
+    """An HNSW graph over unit vectors, as bytes. `effort`: candidates looked at for every vector's links."""
     graph = faiss.IndexHNSWFlat(vectors.shape[1], links, faiss.METRIC_INNER_PRODUCT)
-    graph.hnsw.efConstruction = 200
+    graph.hnsw.efConstruction = effort
     graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
     data: np.ndarray = faiss.serialize_index(graph)
     return data

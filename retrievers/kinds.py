@@ -50,6 +50,9 @@ class Context:
     """Who keeps the vectors of a model, by its fingerprint; None: a file in `cache`."""
     engine: str = "transformers"
     """What runs the language model of a generative retriever: transformers or vllm."""
+    vllm: Callable[[], Callable[..., Any]] | None = None
+    """Who starts vLLM. Called, it refuses where there is none, or gives what starts it with a model's folder and vLLM's
+    options; that which is started has vLLM's `generate`."""
 
 
 class Kind(Protocol):

@@ -135,6 +135,9 @@ class SftSettings:
     packing: bool | None = None
     """Fill rows with several examples, which do not see each other. Not set: where flash attention is installed, since
     any other attention pays for the length of the whole batch."""
+    attention: Literal["auto", "eager"] = "auto"
+    """auto: flash attention for packed rows where it is installed, PyTorch's own elsewhere. eager: plain matrix
+    products, which need more memory and are the way out where a fused kernel makes the gradient no number."""
     gradient_checkpointing: bool = False
     """Compute activations twice to save memory."""
     evaluations: int = 4

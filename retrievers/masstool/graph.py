@@ -80,6 +80,19 @@ def without(edges: Edges, anchors: Tensor, dropout: float, generator: torch.Gene
     return view(edges, kept, scenes)
 
 
+def multi_hot(edges: Edges, queries: Tensor, columns: Tensor) -> Tensor:
+    """(queries, columns): 1 where a query needs the tool of a column; every tool it needs is among the columns."""
+    place = torch.full((edges.count + 1,), len(columns), dtype=torch.long, device=columns.device)
+    place[columns] = torch.arange(len(columns), device=columns.device)
+    gold = torch.zeros(len(queries), len(columns) + 1, device=columns.device)
+    return gold.scatter_(1, place[edges.tools[queries]], 1.0)[:, :-1]
+
+
+def scene_members(edges: Edges) -> Tensor:
+    """(scenes, most gold tools): the tools of every scene, padded as edges are."""
+    return edges.tools[_unique(edges.scenes)[1]]
+
+
 def to_tools(seen: View, queries: Tensor) -> Tensor:
     """(tools, dimensions): what the queries' vectors bring to their tools, over the roots of both degrees."""
     rows, places = seen.kept.nonzero(as_tuple=True)

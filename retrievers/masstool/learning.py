@@ -65,7 +65,8 @@ def tune_encoder(data: TrainingSet, settings: MassToolSettings, encoder: Encoder
         from retrievers.masstool.joint import tune_jointly
 
         share = settings.train.detection if settings.modules.detection else 0.0
-        return tune_jointly(encoder.folder, data, wanted, share, work, context.device, context.show_progress)
+        beside = settings.train.encoder.beside
+        return tune_jointly(encoder.folder, data, wanted, share, work, context.device, context.show_progress, beside)
     try:
         from retrievers.tuning.train import tune
     except ModuleNotFoundError as error:
@@ -78,7 +79,7 @@ def tune_encoder(data: TrainingSet, settings: MassToolSettings, encoder: Encoder
 def as_dense(tuning: EncoderTuning, settings: MassToolSettings) -> DenseTraining:
     """The same wishes as a dense index would have them."""
     assert settings.train is not None
-    facts: dict[str, Any] = {name: value for name, value in asdict(tuning).items() if name != "how"}
+    facts: dict[str, Any] = {name: value for name, value in asdict(tuning).items() if name not in ("how", "beside")}
     facts["blends"] = tuning.blends
     return DenseTraining(settings.train.data, settings.train.protocol, seed=settings.train.seed, **facts)
 

@@ -30,6 +30,24 @@ class Modules:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What `how: joint` tunes the encoder for beside the right tools and detection, and how it saves time."""
+
+    scenes: float = 0.0
+    """Weight of finding the gold set among all gold sets."""
+    votes: float = 0.0
+    """Weight of what the other training queries vote for, each as much as it is alike."""
+    masked: float = 0.0
+    """The share of a training query's tokens that is hidden, drawn anew each time."""
+    refreshed: int = 0
+    """Documents encoded anew in a step, the others being as they were; 0: all. For catalogues within `candidates`."""
+
+    def __post_init__(self) -> None:
+        if min(self.scenes, self.votes, self.refreshed) < 0 or not 0 <= self.masked < 1:
+            raise BadInput("scenes, votes and refreshed must not be negative, masked is a share")
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderTuning:
     """How the encoder is tuned before the rest is learned."""
 
@@ -47,6 +65,11 @@ class EncoderTuning:
     patience: int = 3
     blends: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """As in a dense index's `train`."""
+    beside: Beside = Beside()
+
+    def __post_init__(self) -> None:
+        if self.how == "first" and self.beside != Beside():
+            raise BadInput("only `how: joint` tunes an encoder for anything beside", "beside")
 
 
 @dataclass(frozen=True, slots=True)

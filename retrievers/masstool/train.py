@@ -17,9 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from retrievers.masstool import losses
-from retrievers.masstool.calibrate import calibrate, decision
+from retrievers.masstool.calibrate import decision, keep_best
 from retrievers.masstool.checkpoints import load, moments, save, set_moments
-from retrievers.masstool.graph import Edges, View, make_edges, scene_views, view, without
+from retrievers.masstool.graph import Edges, View, make_edges, multi_hot, scene_views, view, without
 from retrievers.masstool.lessons import Judge, Lessons, judge, nearest
 from retrievers.masstool.model import Asked, Heads, Near, Tools
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
@@ -54,6 +54,7 @@ class Learning:
         self.judge: Judge = judge(lessons.dev_gold, device)
         self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), lr=self.train.learning_rate)
         self.detects = settings.modules.detection and lessons.labels.both()
+        self.sides = [lessons.labels.needs.cpu().nonzero()[:, 0], (~lessons.labels.needs.cpu()).nonzero()[:, 0]]
 
     def epoch(self, number: int) -> float:
         """One pass over the training queries; the mean loss."""
@@ -63,7 +64,7 @@ class Learning:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["speed"]
         self.heads.train()
-        total, batches = 0.0, torch.split(order, self.train.batch_size)
+        total, batches = torch.zeros((), device=self.device), torch.split(order, self.train.batch_size)
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.train.seed * 1_000_003 + number)
@@ -73,8 +74,8 @@ class Learning:
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
-                total += float(loss.detach()) * len(anchors)
-        return total / len(order)
+                total += loss.detach() * len(anchors)
+        return float(total) / len(order)
 
     def loss(self, anchors: Tensor, generator: torch.Generator, drawn: View) -> Tensor:
         """Of one batch. `drawn`: the graph that the authors draw once an epoch, the anchors' own edges in it."""
@@ -84,15 +85,12 @@ class Learning:
         near = self.outside(anchors)
         asked: Asked = self.heads(lessons.train[anchors], near, lessons.train, seen, tools, anchors)
         columns = self.columns(anchors, generator)
-        place = torch.full((len(lessons.tools) + 1,), -1, dtype=torch.long, device=self.device)
-        place[columns] = torch.arange(len(columns), device=self.device)
-        gold = torch.zeros(len(anchors), len(columns) + 1, device=self.device)
-        gold.scatter_(1, place[self.edges.tools[anchors]].where(self.edges.real[anchors], len(columns)), 1.0)
+        gold = multi_hot(self.edges, anchors, columns)
         scores = asked.vectors @ tools.vectors[columns].T
         if faithful:
-            total = losses.short_lists(scores, gold[:, :-1], generator)
+            total = losses.short_lists(scores, gold, generator)
         else:
-            total = losses.listwise(scores, gold[:, :-1], train.temperature)
+            total = losses.listwise(scores, gold, train.temperature)
         if self.settings.modules.contrast and train.contrast:
             both = losses.contrastive(asked.views[0], asked.views[1], train.contrast_temperature)
             held = self.heads.pool(lessons.train)
@@ -152,10 +150,7 @@ class Learning:
     def detection(self, generator: torch.Generator) -> Tensor:
         """The detection loss of some labelled queries, half of them needing a tool."""
         labels = self.lessons.labels
-        needs = labels.needs.cpu()
-        chosen = []
-        for side in (needs.nonzero()[:, 0], (~needs).nonzero()[:, 0]):
-            chosen.append(side[torch.randint(len(side), (LABELS // 2,), generator=generator)])
+        chosen = [side[torch.randint(len(side), (LABELS // 2,), generator=generator)] for side in self.sides]
         rows = torch.cat(chosen).to(self.device)
         logits = self.heads.needs(labels.vectors[rows])
         return losses.detection(logits, labels.needs[rows], self.settings.faithful)
@@ -192,17 +187,20 @@ def _groups(heads: Heads, train: MassToolTraining) -> list[dict[str, Any]]:
 
 
 def learn(
-    lessons: Lessons, settings: MassToolSettings, work: Path, device: str, progress: bool
+    lessons: Lessons, settings: MassToolSettings, work: Path | None, device: str, progress: bool
 ) -> tuple[Heads, dict[str, Any]]:
-    """Trains, or goes on where a killed run stopped; the heads as dev likes them best, and how it came to that."""
+    """Trains, or goes on where a killed run stopped; the heads as dev likes them best, and how it came to that.
+
+    Without a `work` folder nothing is kept on the way.
+    """
     learning = Learning(lessons, settings, device)
-    train, path = learning.train, work / "heads.safetensors"
+    train, path = learning.train, work / "heads.safetensors" if work else None
     plain = learning.judge(learning.lessons.dev @ learning.lessons.tools.T)
     facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
-    found = load(path)
-    if found is None and learning.detects and not settings.faithful and learning.lessons.dev_labels.both():
+    found = load(path) if path else None
+    if learning.detects and not settings.faithful and learning.lessons.dev_labels.both():
         learning.warm_up()
-    best = _state(learning.heads)
+    start = best = _state(learning.heads)
     if found is not None:
         tensors, facts = found
         best = {name[5:]: value for name, value in tensors.items() if name.startswith("best/")}
@@ -221,7 +219,8 @@ def learn(
         facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": seconds, **dev})
         if dev["mean"] > facts["best"]:
             facts["best"], facts["best_epoch"], best = dev["mean"], number + 1, _state(learning.heads)
-        save(path, _tensors(learning, best), facts)
+        if path:
+            save(path, _tensors(learning, best), facts)
         if bar:
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", recall=f"{dev['recall@5']:.4f}", best=facts["best_epoch"])
@@ -229,12 +228,13 @@ def learn(
         bar.close()
     learning.heads.load_state_dict(best)
     before = learning.dev()
-    chosen = calibrate(learning.heads, learning.dev) if not settings.faithful else {}
+    states = {"trained": best, "untrained": start}
+    told = {"chosen": {}} if settings.faithful else keep_best(learning.heads, learning.dev, states)
     return learning.heads, {
         "plain": plain,
         "before": before,
         "after": learning.dev(),
-        "chosen": chosen,
+        **told,
         "detection": decision(learning.heads, learning.lessons.dev_labels) if learning.detects else None,
         "epochs": facts["epoch"],
         "best_epoch": facts["best_epoch"],

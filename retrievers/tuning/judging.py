@@ -70,7 +70,10 @@ def mine(model: Any, data: TrainingSet, settings: DenseTraining, cuda: bool) -> 
 
 
 def blend(
-    model: Any, original: Mapping[str, torch.Tensor], evaluator: DevRecall, blends: Sequence[float]
+    model: Any,
+    original: Mapping[str, torch.Tensor],
+    evaluator: Callable[[Any], dict[str, float]],
+    blends: Sequence[float],
 ) -> tuple[str, dict[str, float]]:
     """Leaves in the model the mixture of old and new weights that dev likes best; of equals, the one nearer the old."""
     tuned = {name: value.detach().clone() for name, value in model.state_dict().items()}

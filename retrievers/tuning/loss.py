@@ -48,10 +48,11 @@ class CatalogueLoss(nn.Module):
         documents = self._encode(rows, queries.device)
         logits = queries @ documents.T / self._temperature  # (queries, documents)
         column = {row: i for i, row in enumerate(rows)}
-        targets = torch.zeros_like(logits)
+        shares = np.zeros(logits.shape, np.float32)
         for i, place in enumerate(places):
             gold = self._data.train.gold[place]
-            targets[i, [column[row] for row in gold]] = 1.0 / len(gold)
+            shares[i, [column[row] for row in gold]] = 1.0 / len(gold)
+        targets = torch.from_numpy(shares).to(logits.device)  # in one piece: a GPU waits for every single one
         return -(targets * functional.log_softmax(logits, dim=-1)).sum(dim=-1).mean()
 
     def rows(self, places: Sequence[int]) -> list[int]:

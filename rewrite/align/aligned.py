@@ -93,7 +93,7 @@ def kept(task: Task, settings: AlignTraining, trained: Trained, start: Mapping[s
     if (fresh := new_adapter(settings, task.adapter)) is not None:
         model = get_peft_model(model, fresh)
     model = model.to(trained.model.device)
-    return Trained(model, trained.tokenizer, before, 0, history, facts | {"kept": "start"})
+    return Trained(model, trained.tokenizer, before, 0, history, facts | {"kept": "start"}, trained.written)
 
 
 def frozen(task: Task) -> Any:

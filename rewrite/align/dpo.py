@@ -1,4 +1,7 @@
-"""DPO by TRL: pairs of answers, the frozen reference's log-probabilities computed once before the first step."""
+"""DPO by TRL: pairs of answers, the frozen reference's log-probabilities computed once before the first step.
+
+Where several processes train, the reference stays in memory and is asked on the way.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
     if size.dropped:
         say(f"most_tokens {settings.most_tokens}: {size.dropped} pairs are left out")
     folder = leg.work / "checkpoints"
+    alone = world() == 1  # several processes would look for the reference's figures in each other's temporary folders
     arguments = DPOConfig(
         **shared_arguments(folder, settings, task.metric, leg.cuda) | {"logging_steps": leg.often(len(rows))},
         beta=algo.beta,
@@ -58,7 +62,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         loss_weights=list(algo.weights) or None,
         label_smoothing=algo.label_smoothing,
         max_length=None,
-        precompute_ref_log_probs=True,
+        precompute_ref_log_probs=alone,
         dataset_num_proc=min(8, os.cpu_count() or 1) if len(pairs) > MANY else None,
     )
     if first():
@@ -72,7 +76,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         task,
         run.recorder,
         leg.progress,
-        model=load_policy(task.base, task.adapter),
+        model=load_policy(task.base, task.adapter, settings.attention),
         ref_model=None if reference is None else frozen(reference),
         args=arguments,
         train_dataset=rows,
@@ -82,7 +86,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         callbacks=[*run.callbacks(), watch],
     )
     model: Any = trainer.model
-    if "ref" in getattr(model, "peft_config", {}):
+    if alone and "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # its log-probabilities are known by now
     return align(goal, leg, run, trainer, watch, {"pairs": len(rows), "pairs_dropped": size.dropped})
 

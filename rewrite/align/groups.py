@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
+import torch
 from datasets import Dataset
 from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
@@ -15,18 +16,21 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 
 from rewrite.align.aligned import Aligned, Goal, Leg, align
 from rewrite.align.collapse import CollapseWatch
+from rewrite.align.estimate import estimate_online
 from rewrite.align.query import Query, Reward
 from rewrite.align.settings import GrpoSettings, RlooSettings
-from rewrite.align.shipped import AdapterServer, persistent
+from rewrite.align.shipped import AdapterServer, gone, persistent
 from rewrite.backends.in_process import TransformersBackend
-from rewrite.backends.model_folder import load_tokenizer
-from rewrite.errors import Unfit
+from rewrite.backends.model_folder import encode, load_tokenizer
+from rewrite.errors import BackendDown, Unfit
 from rewrite.rewriter import fit
 from rewrite.sft import checkpoints
 from rewrite.sft.ranks import first, world
 from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
 from rewrite.sft.watch import say
 from rewrite.types import Answer, Prompt
+
+T = TypeVar("T")
 
 
 class TrlReward:
@@ -65,16 +69,37 @@ class Grouped(Aligned):
             return (written, None) if isinstance(self, GRPOTrainer) else written
         if not (how.use_vllm and how.vllm_mode == "server"):
             return above._generate_single_turn(*arguments, **settings)
-        server = str(how.vllm_server_base_url)
-        return persistent(lambda: above._generate_single_turn(*arguments, **settings), server)
+        try:
+            return above._generate_single_turn(*arguments, **settings)
+        except BackendDown:
+            raise
+        except OSError as error:
+            raise gone(str(how.vllm_server_base_url), error) from error
 
     def _written(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         assert self.writer is not None
         mine: Any = self.accelerator
         step, rank = self.state.global_step, mine.process_index
-        self.writer.take(mine.unwrap_model(self.model), step, mine.is_main_process)
-        mine.wait_for_everyone()
-        return self.writer.write(prompts, step, rank * len(prompts))
+        policy = mine.unwrap_model(self.model)
+        self._together(lambda writer: writer.take(policy, step, mine.is_main_process))
+        return self._together(lambda writer: writer.write(prompts, step, rank * len(prompts)))
+
+    def _together(self, work: Callable[[AdapterServer], T]) -> T:
+        """Done by all processes: what fails for one of them fails for all, so that all try it again."""
+        assert self.writer is not None
+        done: T | None = None
+        trouble: OSError | None = None
+        try:
+            done = work(self.writer)
+        except OSError as error:
+            trouble = error
+        failed = torch.tensor(float(trouble is not None), device=self.args.device)
+        if world() > 1:
+            torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX)
+        if failed.item():
+            self.writer.forget()
+            raise trouble or BackendDown("it failed another process")
+        return cast(T, done)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """With the distance from the reference in nats an answer; TRL tells it a token."""
@@ -106,9 +131,14 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     arguments.distributed_state.wait_for_everyone()
     run, watch = Run(leg.work, settings, task.metric, leg.resume, leg.progress), CollapseWatch(goal.limits)
     set_seed(settings.seed)
-    model = load_policy(task.base, task.adapter)
+    model = load_policy(task.base, task.adapter, settings.attention)
     queries, prompts = fitting(goal, model, tokenizer, algo.most_tokens)
     rows = Dataset.from_dict({"prompt": prompts, "place": list(range(len(prompts)))})
+    if first():
+        lengths = [len(tokens) for tokens in encode(tokenizer, prompts)]
+        half = bool(arguments.bf16)
+        for line in estimate_online(task.base, settings, algo, lengths, arguments.device, half, world()).told():
+            say(line)
     reward = TrlReward(queries, goal.reward, tokenizer.eos_token_id)
     kind: Any = GrpoAligned if isinstance(algo, GrpoSettings) else RlooAligned
     trainer = kind(
@@ -126,9 +156,17 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     )
     if algo.by == "adapter":
         trainer.writer = AdapterServer(algo, leg.work / "rollouts", settings.seed)
+    if algo.by == "server" and first():  # the one process that asks it
+        patient(trainer.vllm_generation.vllm_client, algo.url)
     facts = {"queries": len(queries), "too_long": len(goal.queries) - len(queries)}
     trained = align(goal, leg, run, trainer, watch, facts)
     return with_reward_time(trained, reward.seconds)
+
+
+def patient(client: Any, url: str) -> None:
+    """Has TRL's client of a rollout server ask again. The others wait for the first process meanwhile."""
+    ask = client.generate
+    client.generate = lambda *arguments, **settings: persistent(lambda: ask(*arguments, **settings), url)
 
 
 def with_reward_time(trained: Trained, seconds: float) -> Trained:
@@ -183,6 +221,8 @@ def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str, rows: i
     if algo.by in ("colocate", "server"):
         shared |= {"vllm_mode": algo.by, "vllm_gpu_memory_utilization": algo.memory}
         shared |= {"vllm_server_base_url": algo.url} if algo.by == "server" else {}
+    else:  # a loss that is no number will tell; here it would end the process, on a GPU for good
+        shared["generation_kwargs"] = {"remove_invalid_values": True}
     if isinstance(algo, GrpoSettings):
         return GRPOConfig(**shared, loss_type=algo.loss, scale_rewards=algo.scale)
     return RLOOConfig(**shared)

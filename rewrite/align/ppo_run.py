@@ -19,6 +19,7 @@ from transformers import TrainerControl, TrainerState, set_seed
 
 from rewrite.align.aligned import Goal, Leg, frozen, kept
 from rewrite.align.collapse import CollapseWatch, last_collapse
+from rewrite.align.estimate import estimate_online
 from rewrite.align.groups import fitting, with_reward_time
 from rewrite.align.ppo import ActorCritic, Ppo, Tokens
 from rewrite.align.query import Query
@@ -28,9 +29,9 @@ from rewrite.errors import Interrupted, Unfit
 from rewrite.folder import disk_errors
 from rewrite.sft import checkpoints
 from rewrite.sft.judged import judged_figures, must_be_number, start_figures
-from rewrite.sft.ranks import first
+from rewrite.sft.ranks import first, world
 from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
-from rewrite.sft.watch import Rhythm
+from rewrite.sft.watch import Rhythm, say
 from rewrite.types import Answer
 
 WEIGHTS, REST = "policy.safetensors", "rest.pt"
@@ -51,15 +52,20 @@ def train_ppo(goal: Goal, leg: Leg, algo: PpoSettings) -> Trained:
     accelerator.wait_for_everyone()
     tokenizer = padded(load_tokenizer(task.base))
     set_seed(settings.seed)
-    policy = load_policy(task.base, task.adapter)
+    policy = load_policy(task.base, task.adapter, settings.attention)
     if (fresh := new_adapter(settings, task.adapter)) is not None:
         policy = get_peft_model(policy, fresh)
     queries, prompts = fitting(goal, policy, tokenizer, algo.most_tokens)
+    encoded = encode(tokenizer, prompts)
+    if first():
+        lengths, half = [len(tokens) for tokens in encoded], bool(shared["bf16"])
+        for line in estimate_online(task.base, settings, algo, lengths, accelerator.device, half, world()).told():
+            say(line)
     model = ActorCritic(policy).to(accelerator.device)
     reference = frozen(task).to(accelerator.device)
     ends, pad = [tokenizer.eos_token_id], tokenizer.pad_token_id
     ppo = Ppo(model, reference, algo, settings.learning_rate, settings.weight_decay, ends, pad, accelerator)
-    loop = _Loop(goal, leg, ppo, accelerator, tokenizer, queries, encode(tokenizer, prompts))
+    loop = _Loop(goal, leg, ppo, accelerator, tokenizer, queries, encoded)
     return loop.run()
 
 
@@ -104,7 +110,7 @@ class _Loop:
             self._load(self._folder / f"checkpoint-{state.best_global_step}")
         trained = Trained(
             self._ppo.model.policy, self._tokenizer, best, int(state.best_global_step or 0),
-            [row for row in state.log_history if self._metric in row], self._facts(),
+            [row for row in state.log_history if self._metric in row], self._facts(), self._run.written,
         )  # fmt: skip
         return with_reward_time(kept(goal.task, settings, trained, self._watch.start, over), self._reward_seconds)
 
@@ -212,11 +218,10 @@ class _Loop:
         self._accelerator.wait_for_everyone()
 
     def _load(self, folder: Path) -> None:
-        device = self._accelerator.device
         own = _trained(self._ppo.model)
         for name, value in load_file(folder / WEIGHTS).items():
             own[name].data.copy_(value)
-        rest = torch.load(folder / REST, map_location=device, weights_only=True)
+        rest = torch.load(folder / REST, map_location="cpu", weights_only=True)
         self._ppo.optimizer.load_state_dict(rest["optimizer"])
         self._ppo.kl_weight = float(rest["kl_weight"])
 

@@ -37,12 +37,17 @@ def persistent(work: Callable[[], T], server: str, wait: float = WAIT) -> T:
             return work()
         except OSError as error:
             if attempt == TRIES - 1:
-                raise BackendDown(
-                    f"the rollout server {server} does not answer ({error}); start it again, then go on with "
-                    "`--resume` from the last checkpoint"
-                ) from error
+                raise gone(server, error) from error
             time.sleep(wait * 2**attempt)
     raise AssertionError("the last try returns or raises")
+
+
+def gone(server: str, error: OSError) -> BackendDown:
+    """What is said of a rollout server that stays away."""
+    return BackendDown(
+        f"the rollout server {server} does not answer ({error}); start it again, then go on with `--resume` from the "
+        "last checkpoint"
+    )
 
 
 class AdapterServer:
@@ -78,6 +83,10 @@ class AdapterServer:
                     shutil.rmtree(old, ignore_errors=True)
         self._at = step
 
+    def forget(self) -> None:
+        """Ships the adapter once more at the next try: a server that was started again does not have it."""
+        self._at = -1
+
     def write(self, prompts: Sequence[Sequence[int]], step: int, first: int = 0) -> list[list[int]]:
         """An answer a prompt, as tokens, its end token included where it has ended."""
         places = range(first, first + len(prompts))
@@ -99,8 +108,7 @@ class AdapterServer:
         }
         response = self._client.send("POST", f"{self.url}/completions", body)
         if response.status_code == 404:
-            # A server that was started again has forgotten the adapter: it is shipped once more at the next try.
-            self._at = -1
+            self.forget()
             raise BackendDown(self._client.message(response))
         if not response.is_success:
             raise Unfit(f"the rollout server {self.url} refuses ({self._client.message(response)})")

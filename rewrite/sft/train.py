@@ -52,7 +52,7 @@ def train(
         task,
         run.recorder,
         progress,
-        model=load_policy(task.base, task.adapter, bool(arguments.packing)),
+        model=load_policy(task.base, task.adapter, settings.attention, bool(arguments.packing)),
         args=arguments,
         train_dataset=_dataset(rows),
         eval_dataset=_dataset(dev),

@@ -27,6 +27,8 @@ class Recorder(TrainerCallback):
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+        self.written: dict[int, list[Rewrite]] = {}
+        """What was written for dev, by step."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         """One line a log entry."""

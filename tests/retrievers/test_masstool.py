@@ -326,6 +326,14 @@ def test_parts_that_do_not_help_are_left_out_by_dev(tmp_path: Path) -> None:
     assert facts["after"]["mean"] > 0.99
 
 
+def test_heads_are_kept_as_they_start_where_training_does_harm() -> None:
+    settings = replace(SETTINGS, train=replace(SETTINGS.train, learning_rate=30.0, epochs=2))
+    heads, facts = learn(LESSONS, settings, None, "cpu", False)
+    assert facts["kept"] == "untrained"
+    assert facts["after"]["mean"] == max(facts["calibrated"].values()) > facts["calibrated"]["trained"]
+    assert not heads.residual.any()
+
+
 def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(learned: tuple[Heads, dict], tmp_path: Path) -> None:
     code = """
 import os, signal, sys

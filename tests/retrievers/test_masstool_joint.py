@@ -17,6 +17,7 @@ from test_tuning import DATA, SETTINGS
 
 from pipelines.models import find_model
 from retrievers.masstool.joint import tune_jointly
+from retrievers.masstool.settings import Beside
 from retrievers.tuning.examples import Examples, Labels
 
 FEW = replace(
@@ -25,12 +26,13 @@ FEW = replace(
     labels=Labels((*DATA.train.queries[:6], *(f"hello {name}" for name in "abcdef")), (True,) * 6 + (False,) * 6),
 )
 QUICK = replace(SETTINGS, epochs=2, learning_rate=1e-3)
+BESIDE = Beside(scenes=0.2, votes=0.2, masked=0.05, refreshed=4)
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("joint") / "work"
-    return tune_jointly(find_model("bundled:minilm"), FEW, QUICK, 0.1, work, "cpu", False)
+    return tune_jointly(find_model("bundled:minilm"), FEW, QUICK, 0.1, work, "cpu", False, BESIDE)
 
 
 def test_it_learns_and_says_how(tuned: Path) -> None:
@@ -54,7 +56,7 @@ def epoch(self, number, bar):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(self, number, bar)
 joint._Joint.epoch = epoch
-t.tune_jointly(t.find_model("bundled:minilm"), t.FEW, t.QUICK, 0.1, Path(sys.argv[2]), "cpu", False)
+t.tune_jointly(t.find_model("bundled:minilm"), t.FEW, t.QUICK, 0.1, Path(sys.argv[2]), "cpu", False, t.BESIDE)
 """
     work = tmp_path / "work"
     done = subprocess.run(
@@ -62,7 +64,7 @@ t.tune_jointly(t.find_model("bundled:minilm"), t.FEW, t.QUICK, 0.1, Path(sys.arg
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-500:]
     assert (work / "joint.safetensors").exists()
-    again = tune_jointly(find_model("bundled:minilm"), FEW, QUICK, 0.1, work, "cpu", False)
+    again = tune_jointly(find_model("bundled:minilm"), FEW, QUICK, 0.1, work, "cpu", False, BESIDE)
     left, right = (load_file(each / "model.safetensors") for each in (tuned, again))
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)

@@ -23,6 +23,7 @@ from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
 from rewrite.sft.examples import Example
 from rewrite.sft.judged import Task
+from rewrite.sft.running import load_policy
 from rewrite.sft.train import Trained, train
 from rewrite.template import Template
 from rewrite.types import Rewrite
@@ -201,6 +202,11 @@ def test_a_loss_that_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> No
     with pytest.raises(Unfit, match=r"became (nan|inf).*lower learning_rate"):
         _run(_task(base), tmp_path, settings)
     assert not (tmp_path / "rewriter").exists()
+
+
+def test_plain_attention_can_be_asked_for(base: Path) -> None:
+    assert load_policy(base, None, "eager").config._attn_implementation == "eager"
+    assert load_policy(base, None).config._attn_implementation != "eager"
 
 
 def test_trouble_of_the_judge_ends_the_run(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

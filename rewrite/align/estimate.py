@@ -1,0 +1,113 @@
+"""How much memory and time an alignment will take that writes its answers on the way, told before it starts.
+
+Beside the training itself there are answers to write, token by token, the reference to ask and, for PPO, a second
+look at the policy. Every answer is taken to be as long as it may be: shorter ones make it faster than told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
+from rewrite.sft.estimate import REACHED, Estimate, Size, activations, free, model_size, speed, training_flops
+
+LAYER = 0.0008
+"""Seconds that a layer takes for one more token of all answers, however few: Python, and the start of every kernel."""
+Online = GrpoSettings | RlooSettings | PpoSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What an algorithm does with its answers."""
+
+    answers: int
+    """Of a query."""
+    at_once: int
+    """How many are written together."""
+    rows: int
+    """How many are learned from together."""
+    turns: int
+    """How often each is learned from."""
+    looks: int
+    """How often each is looked at beside: by the reference, and by the policy as it was."""
+    here: bool
+    """Whether this process writes them."""
+
+
+def _plan(algo: Online, settings: AlignTraining) -> _Plan:
+    batch = settings.batch_size
+    if isinstance(algo, PpoSettings):
+        return _Plan(1, batch, min(batch, algo.minibatch), algo.passes, 2, True)
+    looks = (algo.beta > 0) + (algo.iterations > 1 or algo.by in ("colocate", "server"))
+    here = algo.by == "transformers"
+    return _Plan(algo.answers, batch * settings.accumulate, batch, algo.iterations, looks, here)
+
+
+def estimate_online(
+    base: Path,
+    settings: AlignTraining,
+    algo: Online,
+    prompts: Sequence[int],
+    device: torch.device,
+    half: bool,
+    processes: int = 1,
+) -> Estimate:
+    """The estimate of a whole run, for every process; `prompts` are their lengths in tokens."""
+    size, plan = model_size(base, settings), _plan(algo, settings)
+    answers = len(prompts) * settings.epochs * plan.answers
+    length, longest = fmean(prompts) + algo.most_tokens, max(prompts) + algo.most_tokens
+    read = 2.0 * size.multiplied * answers * (plan.looks * length + plan.here * fmean(prompts))
+    flops = training_flops(size, settings, answers * length * plan.turns) + read
+    fast = speed(device, half, min(int(plan.rows * length), 8192), size.config)
+    seconds = flops / (fast * REACHED * processes)
+    if plan.here:
+        written = 2.0 * size.multiplied * answers * algo.most_tokens
+        steps = math.ceil(answers / (plan.at_once * processes)) * algo.most_tokens
+        slow = speed(device, half, plan.at_once, size.config)
+        seconds += written / (slow * REACHED * processes) + steps * int(size.config.num_hidden_layers) * LAYER
+        flops += written
+    found = Estimate(
+        size.parameters,
+        size.trained,
+        size.weights + _reference(size, algo),
+        size.states,
+        max(_learning(size, settings, algo, plan.rows * longest, half), _writing(size, algo, plan, longest, half)),
+        free(device),
+        flops,
+        seconds,
+        f"{len(prompts)} queries x {plan.answers} answers of up to {algo.most_tokens} tokens x "
+        f"{settings.epochs:g} epochs",
+    )
+    return found if plan.here else replace(found, without="the evaluations, and without the answers, which vLLM writes")
+
+
+def _reference(size: Size, algo: Online) -> int:
+    """Bytes: a whole model for PPO, and for the others where no adapter can be taken off or kept twice."""
+    if isinstance(algo, PpoSettings):
+        return 4 * size.parameters
+    return (4 * size.parameters if size.full else 4 * size.trained) if algo.beta > 0 else 0
+
+
+def _learning(size: Size, settings: AlignTraining, algo: Online, tokens: int, half: bool) -> int:
+    """Bytes of a step of training. PPO scores the whole vocabulary at once, and keeps it for the way back."""
+    kept = activations(size.config, tokens, half, settings.gradient_checkpointing)
+    return kept + (tokens * int(size.config.vocab_size) * 12 if isinstance(algo, PpoSettings) else 0)
+
+
+def _writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
+    """Bytes while answers are written, their keys and values, or looked at, PPO's scores of all their tokens."""
+    config: Any = size.config
+    heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    each = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    number = 2 if half else 4
+    cache = 2 * int(config.num_hidden_layers) * heads * each * longest * plan.at_once * number if plan.here else 0
+    if not isinstance(algo, PpoSettings):
+        return cache
+    return max(cache, int(config.vocab_size) * plan.at_once * (longest * number + algo.most_tokens * 8))

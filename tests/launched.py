@@ -1,0 +1,77 @@
+"""What `torchrun` starts in every process of tests/test_two_processes.py: commands, and a note of what they did.
+
+usage: launched.py NOTES RUNS, where RUNS is a JSON list of command lines of rewrite-train
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pipelines import cli
+from pipelines.rewards import ToolReward
+from rewrite.align import aligned, ppo_run
+from rewrite.sft import train as fine_tuning
+from rewrite.sft.ranks import rank
+from rewrite.sft.running import Trained
+
+written: set[str] = set()
+scored: Counter[str] = Counter()
+weights: dict[str, str] = {}
+now = ""
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    """Files that this process opens for writing, and folders that it makes."""
+    if event == "open" and isinstance(arguments[0], str) and set(str(arguments[1] or "")) & set("wax+"):
+        written.add(arguments[0])
+    elif event == "os.mkdir":
+        written.add(str(arguments[0]))
+
+
+def _digest(trained: Trained) -> str:
+    digest = hashlib.sha256()
+    for name, each in sorted(trained.model.named_parameters()):
+        digest.update(name.encode() + each.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """All commands one after the other; the first that fails ends it."""
+    global now
+    notes, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    score, tune, keep = ToolReward.__call__, fine_tuning.train, aligned.kept
+
+    def counted(self: ToolReward, queries: Any, answers: Any) -> list[float]:
+        scored[now] += len(queries)
+        return score(self, queries, answers)
+
+    def tuned(*words: Any, **more: Any) -> Trained:
+        trained = tune(*words, **more)
+        weights[now] = _digest(trained)
+        return trained
+
+    def kept(task: Any, settings: Any, trained: Trained, *words: Any) -> Trained:
+        weights[now] = _digest(trained)  # what was trained, even where the start is kept
+        return keep(task, settings, trained, *words)
+
+    ToolReward.__call__ = counted  # type: ignore[method-assign]
+    fine_tuning.train, aligned.kept, ppo_run.kept = tuned, kept, kept  # type: ignore[attr-defined]
+    sys.addaudithook(_watch)
+    codes = []
+    for words in runs:
+        now = Path(words[1]).stem
+        codes.append(cli.train([*words, "--device", "cpu"]))
+        if codes[-1]:
+            break
+    facts = {"codes": codes, "written": sorted(written), "scored": scored, "weights": weights}
+    (notes / f"{rank()}.json").write_text(json.dumps(facts))
+    return codes[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Memory and time of an alignment that writes its answers on the way, told before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rewrite.align import estimate as estimates
+from rewrite.align.estimate import Online, estimate_online
+from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
+from rewrite.settings import LoraSettings
+from rewrite.sft.estimate import REACHED, Estimate
+
+LORA = AlignTraining(lora=LoraSettings(rank=4, alpha=8), batch_size=4)
+FULL = replace(LORA, method="full")
+PROMPTS = [20, 30, 40]
+SPEED = 1e9
+
+
+@pytest.fixture(autouse=True)
+def same_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does a thousand million operations a second, whatever else it does."""
+    monkeypatch.setattr(estimates, "speed", lambda *_: SPEED)
+
+
+def _found(base: Path, algo: Online, settings: AlignTraining = LORA, processes: int = 1) -> Estimate:
+    return estimate_online(base, settings, algo, PROMPTS, torch.device("cpu"), False, processes)
+
+
+def _multiplied(base: Path) -> tuple[int, int]:
+    """All parameters, and those that every token meets: the head counts, the table of inputs does not."""
+    model = AutoModelForCausalLM.from_pretrained(base)
+    linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
+    return sum(each.numel() for each in model.parameters()), sum(each.weight.numel() for each in linear)
+
+
+def test_it_counts_what_is_written_looked_at_and_learned(untied_lm: Path) -> None:
+    everything, met = _multiplied(untied_lm)
+    algo = GrpoSettings(answers=8, most_tokens=10, beta=0.02)
+    found = _found(untied_lm, algo)
+    answers, tokens = 3 * 8, 30 + 10
+    # LoRA: forward and back; the reference: forward; writing: the prompt, then token by token.
+    expected = 2 * met * answers * (2 * tokens + tokens + 30 + 10)
+    assert found.parameters == everything
+    assert found.flops == pytest.approx(expected)
+    steps = answers // 4 * 10
+    assert found.seconds == pytest.approx(expected / (SPEED * REACHED) + steps * 2 * estimates.LAYER)
+    assert found.told()[1].startswith("estimate: 3 queries x 8 answers of up to 10 tokens x 1 epochs, ")
+    more = _found(untied_lm, replace(algo, iterations=3))
+    assert more.flops - found.flops == pytest.approx(2 * met * answers * tokens * (2 * 2 + 1))
+    assert _found(untied_lm, algo, processes=2).seconds == pytest.approx(found.seconds / 2)
+
+
+def test_ppo_learns_from_one_answer_a_query_and_holds_a_second_model(untied_lm: Path) -> None:
+    everything, met = _multiplied(untied_lm)
+    found = _found(untied_lm, PpoSettings(most_tokens=10, passes=2), FULL)
+    assert found.flops == pytest.approx(2 * met * 3 * (3 * 2 * 40 + 2 * 40 + 30 + 10))
+    assert found.weights == 2 * 4 * everything
+    assert found.states == 12 * everything
+
+
+def test_the_reference_is_a_model_an_adapter_or_nothing(untied_lm: Path) -> None:
+    everything, _ = _multiplied(untied_lm)
+    full = _found(untied_lm, RlooSettings(answers=2), FULL)
+    lora = _found(untied_lm, RlooSettings(answers=2))
+    assert full.weights == 8 * everything
+    assert lora.weights == 4 * everything + 8 * lora.trained
+    assert _found(untied_lm, RlooSettings(answers=2, beta=0.0), FULL).weights == 4 * everything
+
+
+def test_memory_grows_with_the_batch_the_vocabulary_and_the_cache(untied_lm: Path) -> None:
+    config = AutoConfig.from_pretrained(untied_lm)
+    wide = replace(LORA, batch_size=16)
+    algo = GrpoSettings(answers=4, most_tokens=400)
+    assert _found(untied_lm, algo, wide).activations > 2 * _found(untied_lm, algo).activations
+    collected = _found(untied_lm, PpoSettings(most_tokens=10, minibatch=1), replace(LORA, batch_size=64))
+    assert collected.activations >= 64 * 50 * config.vocab_size * 4  # the scores of all answers at once
+
+
+def test_what_vllm_writes_is_left_out(untied_lm: Path) -> None:
+    algo = GrpoSettings(answers=4, most_tokens=10)
+    here, there = _found(untied_lm, algo), _found(untied_lm, replace(algo, by="adapter"))
+    assert there.seconds < here.seconds
+    assert there.told()[1].endswith("without the evaluations, and without the answers, which vLLM writes")
+    assert here.told()[1].endswith("without the evaluations")

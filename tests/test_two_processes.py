@@ -1,0 +1,107 @@
+"""Two real processes on CPUs, launched as on two GPUs: fine-tuning and alignment with the same configs as alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import ALIGNING, PLAIN, align_config, make_targets, sft_config, write
+
+from rewrite.folder import open_folder
+from rewrite.sft.ranks import join
+
+ROOT = Path(__file__).parent.parent
+LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "dpo": {
+        "kind": "dpo",
+        "samples": {"answers": 3, "most_tokens": 6, "chunk": 2},
+        "pairing": {"margin": 0.001, "most": 2},
+    },
+    "grpo": {"kind": "grpo", "answers": 2, "most_tokens": 5},
+    "ppo": {"kind": "ppo", "most_tokens": 5, "minibatch": 2},
+}
+NAMES = ["sft", *ALGORITHMS]
+
+
+def _told(text: str) -> str:
+    """The end of what the processes said, without the launcher's own lament."""
+    return text.partition("torch.distributed.elastic")[0][-6000:]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
+    """What each of two processes did in all runs."""
+    targets = make_targets(place, PLAIN)
+    (place / "notes").mkdir()
+    runs = [["sft", sft_config(targets, untied_lm, place / "sft", epochs=1, evaluations=1)]]
+    start = {"path": str(place / "sft")}
+    for name, algo in ALGORITHMS.items():
+        once = ALIGNING | {"evaluations": 1}
+        runs.append(["align", align_config(targets, start, place / name, algo, check=4, training=once)])
+    drawing: dict[str, Any] = {"output": str(place / "pairs"), "start": start, "data": [{"targets": str(targets)}]}
+    drawing |= {key: ALGORITHMS["dpo"][key] for key in ("samples", "pairing")}
+    runs.append(
+        ["pairs", write(place / "pairs.yaml", drawing | {"reward": {"terms": {"recall@5": 1.0, "length": 0.5}}})]
+    )
+    words = [sys.executable, *LAUNCH, str(ROOT / "tests" / "launched.py"), str(place / "notes"), json.dumps(runs)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+    )
+    assert done.returncode == 0, _told(done.stderr)
+    return [json.loads((place / "notes" / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_every_run_ends_with_a_rewriter(found: list[dict[str, Any]], place: Path) -> None:
+    for name in NAMES:
+        folder = open_folder(place / name)
+        metrics = json.loads((place / name / "metrics.json").read_text())
+        # 8 examples, queries or pairs of two a query; a step has two rows of each process.
+        assert metrics["training"]["steps"] == {"sft": 2, "ppo": 2, "grpo": 4}.get(name, metrics["training"]["steps"])
+        assert folder.card.metrics["recall@5"] >= 0
+    assert [each["codes"] for each in found] == [[0] * (len(NAMES) + 1)] * 2
+
+
+def test_both_processes_end_with_the_same_weights(found: list[dict[str, Any]]) -> None:
+    assert found[0]["weights"] == found[1]["weights"]
+    assert len(set(found[0]["weights"].values())) == len(NAMES)
+
+
+def test_the_first_process_writes_alone_but_for_its_share_of_the_samples(
+    found: list[dict[str, Any]], place: Path
+) -> None:
+    first, second = ({path for path in each["written"] if path.startswith(str(place))} for each in found)
+    assert any(path.endswith("metrics.json") or ".part" in path for path in first)
+    other = {Path(path).name for path in second if not path.startswith(str(place / "notes"))}
+    # The library makes the checkpoints' folders in every process: each keeps its random numbers there.
+    other = {name for name in other if not name.startswith("checkpoint")}
+    assert other <= {"samples", "pairs", "samples-1.jsonl"}
+
+
+def test_both_processes_score_answers(found: list[dict[str, Any]], place: Path) -> None:
+    for name in (*ALGORITHMS, "pairs"):
+        assert all(each["scored"][name] > 0 for each in found), name
+    for folder in (place / "dpo" / "samples", place / "pairs"):
+        drawn = [(folder / f"samples-{rank}.jsonl").read_text().splitlines() for rank in (0, 1)]
+        assert [len(rows) for rows in drawn] == [4, 4]
+
+
+def test_a_launcher_that_starts_one_process_in_place_of_several_is_told_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")  # as `accelerate launch --cpu --num_processes 2` does
+    join(cpu=True)
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    join(cpu=True)
+    assert "trains alone; for several: `torchrun --nproc_per_node 2" in capsys.readouterr().err
