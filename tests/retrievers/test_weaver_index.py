@@ -20,6 +20,8 @@ from retrievers.generative.language_model import LanguageModel
 from retrievers.generative.retriever import Generative
 from retrievers.generative.settings import GenerativeTraining
 from retrievers.index import Index, add, build, remove, verify
+from retrievers.index.memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.tools import encode
 from retrievers.kinds import Context, make_kind
 from retrievers.text import document
 from retrievers.types import Tool
@@ -190,6 +192,28 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     wider = {"toolweaver": toolweaver(toy_lm, further, replace(WEAVE, codes=8))}
     with pytest.raises(BadInput, match="other levels and codes"):
         build(folder, [*TOOLS, new], wider, context, training={"toolweaver": [more]}, resume=True)
+
+
+def test_in_memory_later_tools_have_codes_of_their_own_as_well(toy_lm: Path, context: Context, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    build(folder, TOOLS, {"toolweaver": toolweaver(toy_lm, QUICK)}, context, training={"toolweaver": [PAIRED]})
+    manifest = Index(folder, context).manifest
+
+    def lines(*tools: Tool) -> list[str]:
+        return encode(tools).decode().rstrip("\n").split("\n")
+
+    kinds = kinds_of("memory", folder, manifest, context)
+    run = make_run("memory", lines(*TOOLS), manifest.text, kinds)
+    memory = MemoryIndex("memory", manifest, "0", [run], folder, context)
+    found = []
+    for number in range(3):
+        twin = replace(TOOLS[0], id=f"twin{number}")
+        memory = memory.changed(lines(twin), frozenset(), str(number), context)
+        retriever = memory.retriever("toolweaver")
+        assert isinstance(retriever, Generative)
+        found.append(dict(retriever.branches))
+    assert len(set(found[-1].values())) == 11
+    assert found[0].items() < found[1].items() < found[2].items()
 
 
 def test_what_cannot_be_is_refused(toy_lm: Path, context: Context, tmp_path: Path) -> None:
