@@ -87,7 +87,8 @@ class Aims:
         logits = x @ self.voters.T / self.settings.temperature
         if itself is not None:
             logits = logits.scatter(1, itself[:, None], -torch.inf)
-        return torch.sparse.mm(self._votes, torch.softmax(logits, dim=-1).T).T
+        voted: Tensor = torch.sparse.mm(self._votes, torch.softmax(logits, dim=-1).T).T
+        return voted
 
     def _masked(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
         if not self.beside.masked:
