@@ -7,6 +7,7 @@ there to keep nonsense out of training; what is good is told by utterances of re
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,14 @@ from retrievers.text import clean, document, tokens
 from retrievers.types import Tool, ToolId
 from rewrite.types import Ask
 
+THIN = 24
+"""Characters under which a description is no description."""
+_QUOTED = re.compile(r'["“«]\s*([^"“”«»]{8,})["”»]')
+_ASSISTANT = re.compile(
+    r"(i'?m sorry|i am sorry|sorry,|as an? (ai|assistant)|i'?m an? (ai|assistant)|(a|the) (customer|person|user)\b|"
+    r"sure[,!]|here('?s| is| are)\b|tool:|service:)",
+    re.IGNORECASE,
+)
 CHUNK = 32
 """Tools that are written for at a time; a killed run loses no more than this."""
 
@@ -73,19 +82,23 @@ def draw(
         writer = load_rewriter(settings, parts, context.device)
         longest = max(300, 4 * parts.template.most_characters)
         for number in tqdm(missing, desc="writing", disable=not context.show_progress):
-            asks = [
-                Ask(phrase(index.tools[tool], config.shown_as, longest, index.manifest.text)) for tool in chunks[number]
-            ]
+            asks = [Ask(_shown(config, index, tool, longest)) for tool in chunks[number]]
             sampling = replace(settings.sampling, answers=config.draws, seed=settings.sampling.seed + number)
             found = writer.samples(asks, sampling)
             lines = {
-                tool: list(dict.fromkeys(line for answer in answers for line in answer.lines))
+                tool: list(dict.fromkeys(line for answer in answers if answer.finished for line in answer.lines))
                 for tool, answers in zip(chunks[number], found, strict=True)
             }
             rows = [json.dumps({"tool": tool, "said": said}, ensure_ascii=False) for tool, said in lines.items()]
             write_files(drafts, {_file(drafts, number).name: "".join(f"{row}\n" for row in rows)})
     rows = [line for n in range(len(chunks)) for line in _file(drafts, n).read_text(encoding="utf-8").split("\n")]
     return {row["tool"]: row["said"] for row in map(json.loads, filter(None, rows))}
+
+
+def _shown(config: UtterancesConfig, index: Index, tool: ToolId, longest: int) -> str:
+    """What the writer is told of a tool: with its name where the rest says next to nothing."""
+    told = phrase(index.tools[tool], config.shown_as, longest, index.manifest.text)
+    return told if len(told) >= THIN else phrase(index.tools[tool], "parameters", longest, index.manifest.text)
 
 
 def _file(drafts: Path, number: int) -> Path:
@@ -123,14 +136,24 @@ def keep(config: UtterancesConfig, index: Index, written: Mapping[ToolId, Sequen
         query = Query(query_id(text), text, {"from": "a model", "place": place})
         queries.append(query)
         gold[_split(config, text)][query.id] = frozenset({tool})
+    _fill(gold)
     total = sum(map(len, written.values()))
     return Made(tuple(queries), dict(gold), len(written), total, {name: n for name, n in left_out.items() if n})
 
 
+def _fill(gold: dict[str, Gold]) -> None:
+    """A small set may leave a split empty: it gets one of the largest's, by a hash."""
+    for split in ("test", "dev", "train"):
+        largest = max(gold, key=lambda name: len(gold[name]), default=split)
+        if not gold.get(split) and len(gold.get(largest, {})) > 1:
+            query = min(gold[largest], key=hashed)
+            gold[split] = {query: gold[largest].pop(query)}
+
+
 def _bare(line: str) -> str:
-    """A line without the quotation marks that models put around what somebody says."""
-    text = clean(line)
-    return text[1:-1].strip() if len(text) > 2 and text[0] in "\"'“‘«" and text[-1] in "\"'”’»" else text
+    """What is said, where a model puts it in quotation marks: `A customer might ask, "…"`; else the line."""
+    quoted = _QUOTED.search(clean(line))
+    return quoted[1].strip() if quoted else clean(line).strip('"“”«» ')
 
 
 def unfit(text: str, tool: Tool, config: UtterancesConfig, names: ExactNames, fields: Sequence[str]) -> str:
@@ -139,6 +162,8 @@ def unfit(text: str, tool: Tool, config: UtterancesConfig, names: ExactNames, fi
         return "too short"
     if len(text) > config.longest:
         return "too long"
+    if _ASSISTANT.match(text):
+        return "nothing that a user says"
     if tool.id in names.find(text):
         return "names the tool"
     mine, its = _threes(text), _threes(document(tool, fields))

@@ -12,7 +12,7 @@ from rewrite.settings import RulesSettings, Sampling
 
 def _writer() -> RewriterSettings:
     return RewriterSettings(
-        base="bundled:smollm2-135m", template="utterances", sampling=Sampling(0.8, 0.95, most_tokens=120)
+        base="bundled:smollm2-135m", template="utterances", sampling=Sampling(0.6, 0.9, most_tokens=48)
     )
 
 
@@ -28,9 +28,9 @@ class UtterancesConfig:
     """The retriever that must find the tool again."""
     writer: RewriterSettings = field(default_factory=_writer)
     """Who writes: the bundled model, any other, or any OpenAI-compatible server; `template: utterances`."""
-    shown_as: str = "parameters"
-    """How a tool is shown to the writer."""
-    draws: int = 2
+    shown_as: str = "said"
+    """How a tool is shown to the writer; one that says next to nothing, with its name and parameters."""
+    draws: int = 6
     """Answers that are drawn for every tool."""
     per_tool: int = 4
     """Utterances of a tool that are kept at most, those that are found best first."""
