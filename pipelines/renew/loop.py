@@ -15,7 +15,7 @@ from pipelines.renew.judging import Verdict, judge
 from pipelines.renew.page import round_page
 from pipelines.renew.promote import LIVE, promote, snapshot, take_back
 from pipelines.renew.retrain import learns_from, retrain
-from pipelines.renew.rounds import all_rounds, before_last, open_round, outcome, settle
+from pipelines.renew.rounds import all_rounds, before_last, open_round, outcome, passed_before, settle
 from pipelines.renew.settings import COLLECTED, RenewConfig, RetrainIndex
 from pipelines.runs import as_json, write_files
 from retrievers.errors import BadInput
@@ -50,6 +50,12 @@ def renew(config: RenewConfig, context: Context) -> Told:
         raise BadInput("no retriever learns from what is collected: say `train: {data: [{path: collected}]}`")
     output = Path(config.output)
     with writer_lock(output, 0.0):  # two rounds at once would each be compared with what the other replaces
+        waiting = passed_before(config, BETTER)
+        if waiting is not None and config.promote:
+            promote(config, waiting, context)
+            settle(waiting, {**(outcome(waiting) or {}), "outcome": PROMOTED})
+            facts = json.loads((waiting / COLLECTED / FACTS).read_text(encoding="utf-8"))
+            return Told(None, facts, None, f"{waiting.name} was found better before, and is promoted now")
         folder = open_round(config)
         snapshot(Path(config.live.index), folder / LIVE, config.wait)
         live = Index(folder / LIVE, context)

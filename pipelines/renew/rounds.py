@@ -65,6 +65,15 @@ def open_round(config: RenewConfig) -> Path:
     return begun
 
 
+def passed_before(config: RenewConfig, ending: str) -> Path | None:
+    """The last round, where it came to this end with the same config."""
+    rounds = all_rounds(Path(config.output))
+    facts = outcome(rounds[-1]) if rounds else None
+    if facts is None or facts["outcome"] != ending:
+        return None
+    return rounds[-1] if _same(configs.load(rounds[-1] / "config.yaml", RenewConfig)) == _same(config) else None
+
+
 def _same(config: RenewConfig) -> RenewConfig:
     """The config without what changes no result: whether to promote, and how long to wait."""
     return replace(config, promote=True, wait=0.0)

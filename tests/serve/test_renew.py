@@ -100,11 +100,15 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
         for text, tools in lessons(place, 40):
             assert server.post("/v1/feedback", utterance=text, tools=tools).status_code == 200
         before = answered_by(server)
-        assert cli.train(["renew", config, "--device", "cpu"]) == 0
+        assert cli.train(["renew", config, "--device", "cpu", "--set", "promote=false"]) == 0
         said = capsys.readouterr().out
         assert "records: 40 of feedback, 1 of trace; 40 utterances" in said
         assert "not in the catalogue: no_such_tool (1)" in said
         assert "The candidate is better, and nowhere worse" in said
+        assert "better, not promoted: " in said
+        assert Index(place / "live", context).fingerprint == before
+        assert cli.train(["renew", config, "--device", "cpu"]) == 0
+        assert "round-0001 was found better before, and is promoted now" in capsys.readouterr().out
         _within(20, lambda: answered_by(server) != before)
         put = server.client.put("/v1/tools/kettle", json={"name": "kettle", "description": "Boils water."})
         assert put.status_code == 200
