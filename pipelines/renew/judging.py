@@ -81,6 +81,12 @@ class Verdict:
         }
 
 
+def read_verdict(facts: Mapping[str, Any]) -> Verdict:
+    """A verdict out of verdict.json."""
+    places = [{name: value for name, value in each.items() if name != "difference"} for each in facts["places"]]
+    return Verdict(tuple(Place(**each) for each in places), facts["level"])
+
+
 def judge(config: RenewConfig, folder: Path, fixed: Sequence[Fixed], live: Index, context: Context) -> Verdict:
     """Evaluates live and candidate on every fixed set, writes their reports, and gives the verdict."""
     systems, rewriters = _systems(config, folder)

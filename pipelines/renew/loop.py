@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.data_folder import write_dataset
 from pipelines.renew.collect import Collected, check_enough, collect
 from pipelines.renew.fixed import Fixed, load_fixed, said_in
-from pipelines.renew.judging import Verdict, judge
+from pipelines.renew.judging import Verdict, judge, read_verdict
 from pipelines.renew.page import round_page
 from pipelines.renew.promote import LIVE, promote, snapshot, take_back
 from pipelines.renew.retrain import learns_from, retrain
@@ -53,9 +53,8 @@ def renew(config: RenewConfig, context: Context) -> Told:
         waiting = passed_before(config, BETTER)
         if waiting is not None and config.promote:
             promote(config, waiting, context)
-            settle(waiting, {**(outcome(waiting) or {}), "outcome": PROMOTED})
-            facts = json.loads((waiting / COLLECTED / FACTS).read_text(encoding="utf-8"))
-            return Told(None, facts, None, f"{waiting.name} was found better before, and is promoted now")
+            told = f"{waiting.name} was found better before, and is promoted now"
+            return Told(None, _close(waiting, outcome(waiting) or {}, PROMOTED), None, told)
         folder = open_round(config)
         snapshot(Path(config.live.index), folder / LIVE, config.wait)
         live = Index(folder / LIVE, context)
@@ -69,9 +68,16 @@ def renew(config: RenewConfig, context: Context) -> Told:
         ending = KEPT if not verdict.passed else PROMOTED if config.promote else BETTER
         if ending == PROMOTED:
             promote(config, folder, context)
-        write_files(folder, {"report.html": round_page(folder, verdict, facts, ending)})
-        settle(folder, {"outcome": ending, "digest": facts["digest"], **verdict.facts()})
+        _close(folder, {"digest": facts["digest"], **verdict.facts()}, ending)
         return Told(folder, facts, verdict, ending)
+
+
+def _close(folder: Path, facts: dict[str, Any], ending: str) -> dict[str, Any]:
+    """Writes the report and notes what the round came to; gives what it had collected."""
+    collected: dict[str, Any] = json.loads((folder / COLLECTED / FACTS).read_text(encoding="utf-8"))
+    write_files(folder, {"report.html": round_page(folder, read_verdict(facts), collected, ending)})
+    settle(folder, facts | {"outcome": ending})
+    return collected
 
 
 def _collected(config: RenewConfig, folder: Path, live: Index, fixed: list[Fixed]) -> tuple[dict[str, Any], str]:
@@ -101,6 +107,6 @@ def back(config: RenewConfig, context: Context) -> Path:
             facts = outcome(folder)
             if facts is not None and facts["outcome"] == PROMOTED:
                 take_back(config, folder, context)
-                settle(folder, facts | {"outcome": BACK})
+                _close(folder, facts, BACK)
                 return folder
     raise BadInput(f"no round in {output} was promoted; there is nothing to take back")

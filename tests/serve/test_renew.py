@@ -124,6 +124,7 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
     assert {each["group"] for each in facts["places"]} >= {"all queries", "en", "de"}
     page = (folder / "report.html").read_text()
     assert "no_such_tool" in page
+    assert "<bdi>taken back</bdi>" in page
     assert "eval-fixed/report.html" in page
     assert (folder / "eval-fixed" / "report.html").is_file()
 
