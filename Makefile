@@ -6,10 +6,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench bench-full docs clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## install everything into .venv
 
@@ -44,8 +44,14 @@ check: setup  ## lint, formatting and types
 test: check  ## check, then all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile  # two processes of one thread: two threads spin more than they compute
 
-bench: setup  ## small benchmark against rank-bm25 and plain bm25s
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index_scale.py --tools 5000
+bench: setup  ## small benchmarks: ratios against rank-bm25, sentence-transformers and others, in minutes
+	$(BIN)/python benchmarks/run.py
+
+bench-full: setup  ## all benchmarks at their published sizes, with vLLM and TRL as peers: hours on a CPU
+	$(BIN)/python benchmarks/run.py --full
+
+docs: setup  ## docs/*.md as a static site in runs/site
+	$(BIN)/python docs/site.py runs/site
 
 clean:  ## remove what the other targets made
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

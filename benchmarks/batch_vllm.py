@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--model", default="bundled:smollm2-135m")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     arguments = parser.parse_args()
     model = find_model(arguments.model)
     texts = list(dict.fromkeys(query.text for query in load_dataset("bundled:sample").queries.values()))
@@ -127,6 +128,8 @@ def main() -> None:
     mine, other = (min(each) for each in found.values())
     print(f"rows a second from start to finished file: {rows / mine:.3f} against {rows / other:.3f}")
     print(f"ratio {other / mine:.3f}; the same queries for {equal} of {rows} rows")
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"rows": rows, "same": equal, "seconds": found}) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,9 +23,12 @@ class Figures:
     latencies: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    rates: list[float] = field(default_factory=list)
+    """Of every round."""
 
     def add(self, other: Figures) -> None:
         """One more round."""
+        self.rates.append(other.rate())
         self.seconds += other.seconds
         self.latencies += other.latencies
         self.statuses += other.statuses
@@ -45,6 +48,7 @@ class Figures:
         return {
             "requests": len(self.latencies),
             "per_second": round(self.rate(), 2),
+            "per_second_by_round": [round(rate, 2) for rate in self.rates],
             **{f"p{round(100 * share)}_ms": round(self.percentile(share), 2) for share in (0.5, 0.95, 0.99)},
             "statuses": dict(self.statuses),
             "fallbacks": dict(self.fallbacks),

@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rewrites", type=int, default=48, help="requests of a round with rewriting (48)")
     parser.add_argument("--answer-tokens", type=int, default=48, help="of a rewrite at most (48)")
+    parser.add_argument("--out", type=Path, help="also write the JSON there")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="mixed load instead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -178,7 +179,10 @@ def main() -> None:
 
                 peers |= rewriting(arguments, Path(folder))
             found = {name: {peer: each.summary() for peer, each in both.items()} for name, both in peers.items()}
-    print(json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "retriever": arguments.retriever, **found}))
+    facts = json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "retriever": arguments.retriever, **found})
+    print(facts)
+    if arguments.out:
+        arguments.out.write_text(facts + "\n")
 
 
 if __name__ == "__main__":

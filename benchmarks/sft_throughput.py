@@ -9,6 +9,7 @@ Prints tokens a second of both, their ratio, and the share of our training's tim
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -136,6 +137,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     options = parser.parse_args()
     settings = SftSettings(
         options.method, LoraSettings(), 1.0, options.batch, evaluations=1, most_tokens=384, report_to=(), packing=False
@@ -147,9 +149,11 @@ def main() -> None:
         raise SystemExit(f"{len(examples)} examples make {steps} steps; at least 3 are needed")
     tokens = bench.rows()[0].tokens * (1 - 1 / steps)  # without the first step
     best: dict[str, Clock] = {}
+    seconds: dict[str, list[float]] = {}
     for _ in range(options.rounds):
         for name, run in {"ours": train_ours, "plain TRL": train_plain}.items():
             clock = run(bench)
+            seconds.setdefault(name, []).append(clock.whole)
             best[name] = min(best.get(name, clock), clock, key=lambda each: each.whole)
     told = f"{options.method}, batch {options.batch}, {len(examples)} examples, {tokens:,.0f} tokens"
     print(f"{environment()['machine']}; {told}")
@@ -158,6 +162,8 @@ def main() -> None:
         print(f"{name:>10}: {tokens / clock.whole:10,.0f} tokens a second, {outside:.1%} of the time outside steps")
     ratio = best["plain TRL"].whole / best["ours"].whole
     print(f"     ratio: {ratio:.3f} (ours against plain TRL; above 1: ours is faster)")
+    if options.out:
+        options.out.write_text(json.dumps({"tokens": tokens, "seconds": seconds}) + "\n")
 
 
 if __name__ == "__main__":

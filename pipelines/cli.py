@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.failures import exit_code, sentence
-from pipelines.flags import EXITS, Handler, config_arguments, later
+from pipelines.flags import EXITS, Handler, config_arguments, later, renew_command, utterances_command
 from pipelines.index_flags import index_readers, index_shared, index_writers
 
 
@@ -95,6 +95,8 @@ def train(argv: Sequence[str] | None = None) -> int:
     merge.add_argument("rewriter", type=Path, metavar="REWRITER", help="a rewriter's folder, or the run it came from")
     merge.add_argument("output", type=Path, metavar="OUTPUT", help="the folder to write")
     merge.add_argument("--base", help="the base model, where it has moved since")
+    renew_command(commands)
+    utterances_command(commands)
     return run(parser, argv)
 
 

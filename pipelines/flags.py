@@ -32,3 +32,30 @@ def later(module: str, name: str) -> Handler:
         return chosen(arguments)
 
     return handler
+
+
+def renew_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`rewrite-train renew`."""
+    renew = commands.add_parser(
+        "renew", help="feedback and agents' logs -> a better one, promoted if it is", epilog=EXITS
+    )
+    renew.description = (
+        "Learn from what users confirmed and agents called: collect, retrain, compare with what is live on fixed sets, "
+        "and promote what is better and nowhere worse. Killed at any moment, the same command goes on."
+    )
+    renew.set_defaults(handler=later("renew_commands", "run_renew"))
+    config_arguments(renew, "configs/renew/")
+    renew.add_argument("--back", action="store_true", help="take the last promotion back")
+    renew.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
+
+
+def utterances_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`rewrite-train utterances`."""
+    made = commands.add_parser("utterances", help="catalogue without labels -> made-up utterances", epilog=EXITS)
+    made.description = (
+        "Have a language model write what users might say who need each tool, keep what the retriever finds again, and "
+        "write a data set. Killed at any moment, the same command goes on."
+    )
+    made.set_defaults(handler=later("utterance_commands", "run_utterances"))
+    config_arguments(made, "configs/utterances/")
+    made.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,9 +72,15 @@ def make_context(device: str | None = None, show_progress: bool = False, engine:
     return Context(find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm)
 
 
-def build_index(config: IndexConfig, context: Context, wait: float = WAIT, resume: bool = False) -> Change:
-    """Reads the catalogues, trains what is to be trained, and builds."""
-    tools = read_tools(config.catalogue, config.format)
+def build_index(
+    config: IndexConfig,
+    context: Context,
+    wait: float = WAIT,
+    resume: bool = False,
+    tools: Sequence[Tool] | None = None,
+) -> Change:
+    """Reads the catalogues, unless the tools are at hand, trains what is to be trained, and builds."""
+    tools = read_tools(config.catalogue, config.format) if tools is None else tools
     training = {}
     for name, settings in config.retrievers.items():
         learners = DenseSettings | MassToolSettings | ToolGenSettings | ToolWeaverSettings

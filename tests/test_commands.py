@@ -20,9 +20,11 @@ from pipelines.batch.settings import BatchConfig
 from pipelines.drawing import PairsConfig, ProbeConfig
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
+from pipelines.renew.settings import RenewConfig
 from pipelines.serve.settings import ServeConfig
 from pipelines.sft import SftConfig
 from pipelines.targets import TargetsConfig
+from pipelines.utterances.settings import UtterancesConfig
 from retrievers.index import Index
 from retrievers.kinds import Context
 from retrievers.types import Tool
@@ -31,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search", "push", "pull", "agent"],
-    "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge"],
+    "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge", "renew", "utterances"],
     "rewrite-serve": ["key", "mcp"],
     "rewrite-eval": ["attack"],
 }
@@ -46,6 +48,8 @@ CONFIG_KINDS = {
     "batch": BatchConfig,
     "serve": ServeConfig,
     "attack": AttackConfig,
+    "renew": RenewConfig,
+    "utterances": UtterancesConfig,
 }
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,25 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name} links to {target}"
     for config in re.findall(r"configs/[\w/-]+\.yaml", text):
         assert (ROOT / config).exists() or "mine" in config, f"{page.name} names {config}"
+
+
+def test_the_site_has_every_page_and_no_link_that_leads_nowhere(tmp_path: Path) -> None:
+    spec = spec_from_file_location("docs_site", ROOT / "docs" / "site.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages = module.build(tmp_path)
+    assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 1
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
+    for name, text in texts.items():
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            if "://" in link:
+                continue
+            path, _sign, anchor = link.partition("#")
+            there = path or name
+            assert (tmp_path / there).exists(), f"{name} links to {link}"
+            if anchor:
+                assert f'id="{anchor}"' in texts[there], f"{name} links to {link}"
+        assert "<script" not in text
+        assert "http" not in re.sub(r"<(pre|code|a)\b.*?</\1>", "", text, flags=re.DOTALL).partition("<main>")[0]

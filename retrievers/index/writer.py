@@ -91,17 +91,25 @@ def build(
 
 
 def seal(
-    folder: Path, tools: Sequence[Tool], like: Manifest, models: Path, context: Context, wait: float = WAIT
+    folder: Path, tools: Sequence[Tool] | None, like: Manifest, models: Path, context: Context, wait: float = WAIT
 ) -> Change:
-    """An index of these tools with the retrievers of another one, whose trained models lie in `models`."""
-    check_tools(tools)
-    _refuse_foreign(folder)
+    """An index of these tools with the retrievers of another one, whose trained models lie in `models`.
+
+    None: the tools that the folder has when this is the one writer, so that none that came meanwhile is lost.
+    """
+    if tools is not None:
+        check_tools(tools)
+        _refuse_foreign(folder)
+    else:
+        manifests.read(folder)  # before the lock, which would create the folder
     with writer_lock(folder, wait), _tidy(folder):
         before = _manifest_or_none(folder)
+        if tools is None:
+            tools = list(_live_tools(folder, manifests.read(folder)[0])[1].values())
         parts = {}
         for name, part in like.retrievers.items():
             model, files = put_folder(folder, f"{name}-model", models / part.model) if part.model else ("", {})
-            parts[name] = replace(part, model=model, files=files)
+            parts[name] = replace(part, model=model, files=files, extras={})  # a new start, as after a build
         manifest = Manifest(like.text, parts)
         segment = make_segment(folder, tools, like.text, _kinds(folder, manifest, context))
         fingerprint = _commit(folder, before, replace(manifest, segments=(segment,)))

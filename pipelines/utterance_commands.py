@@ -1,0 +1,72 @@
+"""`rewrite-train utterances`: a catalogue without labels -> a data set to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from pipelines import config as configs
+from pipelines.data_folder import write_dataset
+from pipelines.index import make_context
+from pipelines.runs import as_json, environment
+from pipelines.utterances.making import Made, make_utterances
+from pipelines.utterances.settings import UtterancesConfig
+from retrievers.errors import BadInput
+from retrievers.index import Index
+
+SHOWN = 6
+
+
+def run_utterances(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, UtterancesConfig)
+    if config is None:
+        return 0
+    output = Path(config.output)
+    if output.exists():
+        raise BadInput(f"{output} is there already; name another folder, or remove it")
+    drafts = output.with_name(f"{output.name}-drafts")
+    context = make_context(arguments.device, sys.stderr.isatty())
+    index = Index(Path(config.index), context)
+    index.retriever(config.retriever)
+    made = make_utterances(config, index, context, drafts)
+    if not all(made.gold.get(split) for split in ("train", "dev", "test")):
+        raise BadInput(
+            f"{made.written} utterances were written and {len(made.queries)} are of use ({_reasons(made)}): too few "
+            f"for a data set; a larger model writes better ones. What was written is in {drafts}"
+        )
+    facts = {
+        "tools": made.tools,
+        "tools_with_utterances": made.served,
+        "written": made.written,
+        "kept": len(made.queries),
+        "left_out": made.left_out,
+        "index": {"path": config.index, "retriever": config.retriever, "fingerprint": index.fingerprint},
+        "environment": environment(),
+    }
+    more = {"utterances.json": as_json(facts), "config.yaml": configs.dump(config)}
+    write_dataset(output, index.tools.values(), made.queries, made.gold, more)
+    shutil.rmtree(drafts)
+    _tell(config, index, made)
+    return 0
+
+
+def _tell(config: UtterancesConfig, index: Index, made: Made) -> None:
+    counts = ", ".join(f"{len(made.gold[split])} {split}" for split in ("train", "dev", "test"))
+    print(f"{config.output}: {counts}; {made.served} of {made.tools} tools have an utterance")
+    print(f"{made.written} were written; left out: {_reasons(made)}")
+    gold = {query: tools for each in made.gold.values() for query, tools in each.items()}
+    step = max(1, len(made.queries) // SHOWN)
+    for query in made.queries[::step][:SHOWN]:
+        [tool] = gold[query.id]
+        print(f"  {index.tools[tool].name}: {query.text}")
+    if config.found_in:
+        print(
+            f"A model wrote these, and {config.retriever} found each tool in its first {config.found_in}: figures on "
+            "them flatter it. Good to train and to try with, no proof."
+        )
+
+
+def _reasons(made: Made) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in made.left_out.items()) or "none"

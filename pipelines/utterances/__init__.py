@@ -1,0 +1,1 @@
+"""Made-up utterances for a catalogue that has no labels."""

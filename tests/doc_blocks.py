@@ -1,0 +1,61 @@
+"""The code blocks of the docs, and the commands in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_REASON = re.compile(r"<!-- not run: (.+?) -->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code."""
+
+    page: str
+    line: int
+    language: str
+    """"" for an indented one."""
+    text: str
+    reason: str
+    """Why nobody can run it here; "": it is run."""
+
+    @property
+    def name(self) -> str:
+        """Where it stands."""
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> list[Block]:
+    """All of them. A comment `<!-- not run: why -->` before a block speaks of that block."""
+    found = []
+    for page in PAGES:
+        reason = ""
+        for token in MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8")):
+            if token.type == "html_block" and (match := _REASON.search(token.content)):
+                reason = " ".join(match[1].split())
+            elif token.type in ("fence", "code_block"):
+                line = (token.map or [0])[0] + 1
+                found.append(Block(page.name, line, token.info.strip(), token.content, reason))
+                reason = ""
+    return found
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The commands of a block as words: lines of a shell, or those of an indented block that are ours."""
+    if block.language not in ("", "sh", "bash"):
+        return []
+    found = []
+    for line in re.sub(r"\\\n\s*", " ", block.text).split("\n"):
+        first = line.split(" ", 1)[0]
+        if block.language or re.fullmatch(r"rewrite-\w+|make|python|accelerate|curl|export|source", first):
+            words = shlex.split(line, comments=True)
+            if words:
+                found.append(words)
+    return found

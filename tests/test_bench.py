@@ -1,0 +1,74 @@
+"""The benchmark runner: what is read from the scripts' JSON, and what the table says of what was not run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import run
+
+    yield run
+    for name in ("run", "bench_table"):
+        sys.modules.pop(name, None)
+
+
+def test_ratios_are_taken_round_by_round(bench: object) -> None:
+    rounds = {"gateway": {"per_second_by_round": [4.0, 9.0, 6.0]}, "bare": {"per_second_by_round": [2.0, 3.0, 3.0]}}
+    [found] = bench.loads({"cores": 2, "raw, 1 clients": rounds})  # type: ignore[attr-defined]
+    assert (found.median, found.least, found.most, found.rounds) == (2.0, 2.0, 3.0, 3)
+    [found] = bench.BENCHES["batch"].read({"seconds": {"rewrite-batch": [10.0, 8.0], "vllm run-batch": [20.0, 12.0]}})  # type: ignore[attr-defined]
+    assert (found.peer, found.median, found.most) == ("vllm run-batch", 1.75, 2.0)
+    rows = [{"what": "ratio: naive reward / ours", "median": 3.0, "min": 2.0, "max": 4.0, "n": 4}]
+    [found] = bench.BENCHES["reward"].read({"figures": rows})  # type: ignore[attr-defined]
+    assert (found.peer, found.median) == ("naive per-query reward", 3.0)
+
+
+def test_what_is_not_run_or_fails_is_a_row_that_says_so(
+    bench: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "good.py").write_text(
+        "import json, sys\nopen(sys.argv[-1], 'w').write(json.dumps({'seconds': {'ours': [1.0], 'plain TRL': [3.0]}}))"
+    )
+    (scripts / "bad.py").write_text("raise SystemExit(3)")
+    made, read = bench.Bench, bench.BENCHES["sft"].read  # type: ignore[attr-defined]
+    monkeypatch.setattr(bench, "HERE", scripts)
+    benches = {
+        "good": made("good.py", [], [], read),
+        "bad": made("bad.py", [], [], read),
+        "absent": made("good.py", [], [], read, "no_such_library"),
+        "later": made("good.py", None, [], read),
+        "unmade": made("good.py", [], [], read, needs=str(tmp_path / "nothing")),
+    }
+    monkeypatch.setattr(bench, "BENCHES", benches)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path / "out")])
+    assert bench.main() == 1  # type: ignore[attr-defined]
+    facts = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert [each["median"] for each in facts["ratios"]] == [3.0]
+    assert facts["missing"] == {
+        "bad": "FAILED with exit code 3",
+        "absent": "no_such_library is not installed",
+        "later": "in the full run only",
+        "unmade": f"no {tmp_path / 'nothing'}: run `make demo` first",
+    }
+    told = (tmp_path / "out" / "table.md").read_text()
+    assert "| plain TRL | fine-tuning, seconds | **3.00** | 3.00 - 3.00 | 1 |" in told
+    assert "rank-bm25" in facts["versions"]
+    assert told in capsys.readouterr().out
+
+
+def test_every_script_is_there_and_takes_what_it_is_given(bench: object) -> None:
+    for each in bench.BENCHES.values():  # type: ignore[attr-defined]
+        text = (ROOT / "benchmarks" / each.script).read_text()
+        flags = [word for word in [*(each.small or []), *each.full, "--out"] if word.startswith("--")]
+        assert all(f'"{flag}"' in text for flag in flags), each.script

@@ -1,0 +1,203 @@
+"""Every command in the docs is run: for real where that takes seconds, else with --dry-run, or at least parsed.
+
+The commands run in a folder of their own, in the order in which the docs have them, with the repository's configs.
+What no machine can run without a GPU, a server or somebody's data says so in a comment before its block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from doc_blocks import ROOT, Block, blocks, commands
+from test_commands import CONFIG_KINDS
+
+from pipelines import cli
+from pipelines import config as configs
+from pipelines.serve.settings import ServeConfig
+from retrievers.errors import BadInput
+
+BLOCKS = blocks()
+ENTRIES = {
+    "rewrite-index": cli.index,
+    "rewrite-eval": cli.evaluate,
+    "rewrite-train": cli.train,
+    "rewrite-batch": cli.batch,
+    "rewrite-serve": cli.serve,
+}
+REAL = {
+    ("rewrite-index", "build", "configs/index/sample.yaml"),
+    ("rewrite-index", "build", "configs/index/tutorial.yaml"),
+    ("rewrite-index", "search"),
+    ("rewrite-index", "add"),
+    ("rewrite-index", "remove"),
+    ("rewrite-index", "info"),
+    ("rewrite-index", "verify"),
+    ("rewrite-index", "lint"),
+    ("rewrite-eval", "configs/eval/tutorial.yaml"),
+    ("rewrite-serve", "key"),
+}
+"""What is run for real, by how it begins."""
+WITH_CONFIG = {"build", "ablate", "targets", "sft", "probe", "pairs", "align", "renew", "utterances", "attack", "mcp"}
+FOR_SHELLS = {"export", "source"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the repository's configs and docs, and the files that the docs speak of."""
+    folder = tmp_path_factory.mktemp("docs")
+    for name in ("configs", "docs", "benchmarks", "Makefile"):
+        (folder / name).symlink_to(ROOT / name)
+    kettle = {"name": "old/tool", "description": "Starts the kettle.", "inputSchema": {"type": "object"}}
+    (folder / "new-tools.json").write_text(json.dumps({"tools": [kettle]}))
+    shutil.copy(ROOT / "docs/examples/leisure-openapi.yaml", folder / "my-openapi.yaml")
+    (folder / "queries.jsonl").write_text('{"_id": "1", "text": "will I need a coat"}\n')
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+def spread(words: list[str]) -> list[list[str]]:
+    """`info|verify X` is two commands."""
+    at = next((place for place, word in enumerate(words) if "|" in word), None)
+    if at is None:
+        return [words]
+    return [[*words[:at], each, *words[at + 1 :]] for each in words[at].split("|")]
+
+
+def is_real(words: list[str]) -> bool:
+    return any(tuple(words[: len(each)]) == each for each in REAL)
+
+
+def run(words: list[str], place: Path) -> None:
+    name, rest = words[0], words[1:]
+    if name == "make":
+        targets = (ROOT / "Makefile").read_text()
+        assert all(re.search(rf"^{re.escape(target)}:", targets, re.M) for target in rest if "=" not in target)
+    elif name == "python":
+        assert (ROOT / rest[0]).is_file(), f"there is no {rest[0]}"
+    elif name == "accelerate":
+        at = next(place for place, word in enumerate(rest) if "which" in word or word.startswith("$("))
+        run([rest[at + 1].rstrip(")"), *rest[at + 2 :]], place)
+    elif name in ENTRIES:
+        entry = ENTRIES[name]
+        if is_real(words) and "--dry-run" not in rest:
+            quick = ["--set", "text=[name]"] if "configs/index/sample.yaml" in rest else []  # less to embed
+            assert entry([*rest, *quick]) == 0, " ".join(words)
+        elif takes_config(name, rest):
+            assert entry([*rest, *(["--dry-run"] if "--dry-run" not in rest else [])]) == 0, " ".join(words)
+        else:
+            parse(entry, rest)
+    else:
+        assert name in FOR_SHELLS, f"{name} is not run by anybody; say why not in a comment before its block"
+
+
+def takes_config(name: str, rest: list[str]) -> bool:
+    if name in ("rewrite-eval", "rewrite-batch", "rewrite-serve"):
+        return "key" not in rest[:1]
+    return rest[0] in WITH_CONFIG
+
+
+def parse(entry: Any, rest: list[str]) -> None:
+    """The flags are right; nothing is done."""
+
+    class Parsed(Exception):
+        pass
+
+    def stop(parser: argparse.ArgumentParser, argv: Any) -> int:
+        parser.parse_args(argv)
+        raise Parsed
+
+    real, cli.run = cli.run, stop
+    try:
+        with pytest.raises(Parsed):
+            entry(rest)
+    finally:
+        cli.run = real
+
+
+RUN = [block for block in BLOCKS if commands(block) and not block.reason]
+
+
+def order(block: Block) -> tuple[int, int]:
+    """The README and the tutorial build what the others speak of."""
+    first = {"README.md": 0, "tutorial.md": 1}
+    return first.get(block.page, 2), BLOCKS.index(block)
+
+
+@pytest.fixture(scope="module")
+def written(place: Path) -> None:
+    """Utterances as `rewrite-train utterances` would have left them: a model takes minutes here."""
+    from pipelines.data import Query
+    from pipelines.data_folder import write_dataset
+    from pipelines.index import read_tools
+
+    tools = read_tools((str(ROOT / "docs/examples/leisure-openapi.yaml"),))
+    queries = [Query(f"q{n}", f"people who want {tool.description[:40]}") for n, tool in enumerate(tools)]
+    gold = {query.id: frozenset({tool.id}) for query, tool in zip(queries, tools, strict=True)}
+    splits = {"train": dict(list(gold.items())[:8]), "dev": dict(list(gold.items())[8:10])}
+    write_dataset(place / "runs/mine/utterances", tools, queries, splits | {"test": dict(list(gold.items())[10:])})
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize("block", sorted(RUN, key=order), ids=lambda block: block.name)
+def test_commands_of_a_block_can_be_run(block: Block, place: Path) -> None:
+    for words in commands(block):
+        for each in spread(words):
+            run(each, place)
+
+
+def test_something_is_run_for_real() -> None:
+    every = [each for block in RUN for words in commands(block) for each in spread(words)]
+    assert all(
+        any(is_real(words) and tuple(words[: len(each)]) == each for words in every)
+        for each in REAL - {("rewrite-serve", "key")}
+    )
+    assert sum(map(is_real, every)) >= 9
+
+
+def test_what_is_not_run_has_a_reason() -> None:
+    for block in BLOCKS:
+        if block.reason:
+            assert len(block.reason.split()) >= 4, f"{block.name}: {block.reason!r} is no reason"
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=lambda block: block.name)
+def test_python_blocks(block: Block, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = compile(block.text, block.name, "exec")
+    if not block.reason:
+        exec(code, {})
+        assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "yaml"], ids=lambda block: block.name)
+def test_yaml_blocks_have_keys_that_somebody_reads(block: Block) -> None:
+    data = yaml.safe_load(block.text)
+    named = re.search(r"configs/(\w+)/", block.text)
+    kinds = [CONFIG_KINDS[named[1]]] if named else list(CONFIG_KINDS.values())
+    complaints = [_complaint(kind, data) for kind in kinds]
+    assert any(not said or "is missing" in said for said in complaints), f"{block.name}: {complaints}"
+
+
+def _complaint(kind: Any, data: Any) -> str:
+    # A piece of a server's config may leave out what every one has.
+    whole = {"index": "x", "anonymous": ["search"], **data} if kind is ServeConfig else data
+    try:
+        configs.parse(kind, whole)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "json"], ids=lambda block: block.name)
+def test_json_blocks_are_json(block: Block) -> None:
+    json.loads(block.text)
