@@ -18,27 +18,6 @@ from retrievers.catalogue import read_catalogue
 from retrievers.kinds import Context
 from retrievers.types import Tool
 
-SLOW = (
-    "serve/test_vllm.py",
-    "test_sft_survives.py",
-    "rewrite/test_align.py",
-    "batch/test_ray.py",
-    "serve/test_renew.py",
-    "retrievers/test_tuning.py",
-    "batch/test_batch_survives.py",
-    "test_two_processes.py",
-    "rewrite/test_vllm_backend.py",
-    "rewrite/test_shipped.py",
-)
-"""Files that take most of a minute or more. They go first, so that no process is left alone with one at the end; the
-Makefile tells pytest-xdist to keep the order."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow files first, the others as they come."""
-    places = {str(Path(__file__).parent / name): place for place, name in enumerate(SLOW)}
-    items.sort(key=lambda item: places.get(str(item.path), len(SLOW)))
-
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
