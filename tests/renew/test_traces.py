@@ -91,10 +91,15 @@ def test_every_shape_gives_the_same_turn(shape: str) -> None:
 
 
 def test_the_shapes_are_those_of_the_clients() -> None:
-    chat = pytest.importorskip("openai.types.chat")
-    pytest.importorskip("openai.types.responses").Response.model_validate(RESPONSES_ANSWER, strict=True)
-    chat.ChatCompletion.model_validate(CHAT_ANSWER, strict=True)
-    pytest.importorskip("anthropic.types").Message.model_validate(CLAUDE_ANSWER, strict=True)
+    chat = pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(CHAT_ANSWER, strict=True)
+    responses = pytest.importorskip("openai.types.responses").Response.model_validate(RESPONSES_ANSWER, strict=True)
+    claude = pytest.importorskip("anthropic.types").Message.model_validate(CLAUDE_ANSWER, strict=True)
+    called = [
+        [call.function.name for call in chat.choices[0].message.tool_calls],
+        [each.name for each in responses.output if each.type == "function_call"],
+        [block.name for block in claude.content if block.type == "tool_use"],
+    ]
+    assert called == [["arrivals", "forecast"]] * 3
 
 
 def test_calls_belong_to_what_was_said_before_them_and_failed_ones_do_not_count() -> None:
