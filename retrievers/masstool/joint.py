@@ -205,9 +205,9 @@ def tune_jointly(
         bar.close()
     joint.model.load_state_dict(joint.taken(stop.weights) if stop else best)
     kept, scores = blend(joint.model, joint.original, joint.judge, settings.blends)
-    told = {"before": joint.before, "after": scores[kept], "blend": kept, "blends": scores}
+    ending = {"before": joint.before, "after": scores[kept], "blend": kept, "blends": scores}
     facts |= {"settings": asdict(settings), "detection": share, "beside": asdict(beside)}
-    return _stored(joint.model, work, finished, {**told, **facts})
+    return _stored(joint.model, work, finished, {**ending, **facts})
 
 
 def _part(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
