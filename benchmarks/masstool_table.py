@@ -36,9 +36,9 @@ from pipelines.protocols import apply_protocol
 from pipelines.training_sets import labelled_set
 from retrievers.encoder import Encoder, check_device
 from retrievers.kinds import Context
+from retrievers.masstool.again import learn_again
 from retrievers.masstool.asking import scores
 from retrievers.masstool.learning import embedded, tune_encoder
-from retrievers.masstool.losses import probabilities
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import Beside, MassToolSettings, MassToolTraining
 from retrievers.masstool.train import learn
@@ -47,6 +47,8 @@ from retrievers.tuning.examples import TrainingSet
 
 STEPS = 6
 """Queries in one long request."""
+AGAIN = "learned again"
+"""Beside the others: what an index has where the config says `again`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,16 @@ def one_seed(config: IndexConfig, settings: MassToolSettings, options: argparse.
             if name == "MassTool":
                 found["training"] = facts
                 found["detection"] = {} if options.dev else by_source(heads, facts, encoder, train.labels)
+        if train.again and not options.dev:
+            with timed(found, "again"):
+                facts = {**found["training"], "encoder": found.get("encoder")}
+                done = learn_again(lesson, settings, base, facts, Path(scratch) / "again", context)
+                pool = replace(done.lessons, dev=done.lessons.dev[:0], dev_gold=())
+                values[AGAIN] = values_of(
+                    scores(done.heads, pool, asked.vectors(done.encoder)).cpu(), lesson.ids, asked.gold
+                )
+            found["again"] = done.facts["again"]
+            found["detection again"] = by_source(done.heads, done.facts, done.encoder, train.labels)
     found["rows"] = {name: row(each, values["MassTool"]) for name, each in values.items()}
     print(table(found["rows"]), flush=True)
     return found
@@ -139,8 +151,9 @@ def by_source(heads: Heads, facts: dict[str, Any], encoder: Encoder, folders: tu
     for folder in folders:
         tests = load_labels(folder).split("test")
         for labels in filter(None, (tests, long_requests(tests))):
-            vectors = torch.from_numpy(np.array(encoder.queries([clean(each.text) for each in labels])))
-            likely = probabilities(heads.needs(vectors.to(heads.shares.device))).tolist()
+            texts = [clean(each.text) for each in labels]
+            vectors = torch.from_numpy(np.array(encoder.queries(texts)))
+            likely = heads.likely(vectors.to(heads.shares.device), texts).tolist()
             for each in tell(labels, [Detection(value >= edge, value, edge) for value in likely]):
                 name = f"{folder}: {each.source}" if labels is tests else f"{folder}, {STEPS} in one: {each.source}"
                 shares = {"kept": each.kept, "refused": each.refused, "balanced": each.balanced}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pipelines.data import DataSet, Gold, load_dataset
 from pipelines.labels import Label, has_labels, load_labels
+from pipelines.longer_labels import with_joined, with_own
 from pipelines.protocols import apply_protocol, leave_one_out
 from retrievers.errors import BadInput
 from retrievers.generative.settings import GenerativeTraining
@@ -33,6 +34,11 @@ def labelled_set(settings: MassToolTraining, text: Sequence[str]) -> list[Traini
         train = _labels([], set(), train, found.train.queries)
     if labels and not any(dev.needs):
         dev = _labels([], set(), dev, found.dev.queries)
+    if labels:
+        train, dev = (
+            with_joined(with_own(each, own.queries, settings.own_labels), settings.joined_labels)
+            for each, own in ((train, found.train), (dev, found.dev))
+        )
     return [replace(found, labels=train, dev_labels=dev)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_labels_come_from_the_data_set_and_never_from_its_test(data: Path, tmp_p
     assert isinstance(settings, MassToolSettings)
     assert settings.train is not None
     [found] = labelled_set(settings.train, ("name", "description"))
-    assert len(found.labels.queries) == 64 + 20
+    assert len(found.labels.queries) == 64 + 20 + 16 + 5  # a quarter of both kinds, joined; its own are all labelled
     assert not set(found.labels.queries) & set(found.dev_labels.queries)
     assert found.ids[:2] == ("t0", "t1")
     # Another folder's labels with test queries of this data set: they are left out.
@@ -89,3 +90,20 @@ def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
     index = Index(tmp_path / "index", context)
     assert index.retriever("masstool").search(["blorp wanted now"], 3)[0].ids[0] == "t0"
     assert not (tmp_path / "index-training").exists()
+
+
+def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(data: Path, tmp_path: Path) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    plain = config(data, tmp_path).retrievers["masstool"]
+    assert isinstance(plain, MassToolSettings)
+    assert plain.train is not None
+    settings = replace(plain, train=replace(plain.train, again=True))
+    build_index(replace(config(data, tmp_path), retrievers={"masstool": settings}), context)
+    folder = next((tmp_path / "index").glob("masstool-model-*"))
+    facts = json.loads((folder / "training.json").read_text())
+    [lesson] = labelled_set(plain.train, ("name", "description"))
+    pool = [json.loads(line)["query"] for line in (folder / "pool.jsonl").read_text().splitlines()]
+    assert pool == [*lesson.train.queries, *lesson.dev.queries]
+    assert facts["again"]["queries"] == len(pool)
+    assert facts["again"]["chosen"] == facts["chosen"]
+    assert Index(tmp_path / "index", context).retriever("masstool").search(["blorp wanted now"], 3)[0].ids[0] == "t0"

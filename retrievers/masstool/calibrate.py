@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from retrievers.masstool.lessons import Labelled
-from retrievers.masstool.losses import probabilities
 from retrievers.masstool.model import Heads
 
 SHARES = {
@@ -61,6 +59,16 @@ def keep_best(
     return {"chosen": tried[kept][2], "kept": kept, "calibrated": {name: each[0] for name, each in tried.items()}}
 
 
+def take_over(heads: Heads, first: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves in the heads the numbers that dev chose in an earlier run."""
+    chosen = first["chosen"]
+    with torch.no_grad():
+        for name, (place, _) in SHARES.items():
+            heads.shares[place] = chosen[name]
+        heads.threshold.fill_(chosen["threshold"])
+    return {"chosen": chosen, "kept": first["kept"]}
+
+
 def _choose(
     held: torch.Tensor, place: int, choices: tuple[float, ...], best: float, dev: Callable[[], dict[str, float]]
 ) -> float:
@@ -74,20 +82,6 @@ def _choose(
             best, kept = found, choice
     held[place] = kept
     return best
-
-
-@torch.no_grad()
-def decision(heads: Heads, labels: Labelled) -> dict[str, Any] | None:
-    """The threshold with the best balanced accuracy on dev; of equals the lowest, since searching in vain costs less.
-
-    None where dev does not hold both kinds of queries.
-    """
-    if not labels.both():
-        return None
-    heads.eval()
-    found = probabilities(heads.needs(labels.vectors)).double().cpu()
-    needs = labels.needs.cpu()
-    return best_threshold(found.tolist(), needs.tolist())
 
 
 def best_threshold(found: list[float], needs: list[bool]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,15 @@ from retrievers.tuning.judging import blend
 NOTHING = Beside()
 EVERY = 30.0
 """Seconds between checkpoints: a large encoder's takes as long to write as an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where to stop and what to take, for a run that follows an earlier one and is not judged."""
+
+    epoch: int
+    weights: str
+    """last, or averaged"""
 
 
 class _Joint:
@@ -57,6 +66,7 @@ class _Joint:
         groups = [{"params": decaying, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=self.cuda)
         self.steps = -(-len(data.train) // settings.batch_size)
+        self.mean = self.state() if beside.averaged else {}
 
     def epoch(self, number: int, bar: Any) -> float:
         """One pass over the training queries; the mean loss."""
@@ -74,6 +84,7 @@ class _Joint:
                 loss.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(every, 1.0)
                 self.optimizer.step()
+                self._average(number * self.steps + step)
                 total += loss.detach() * len(places)
                 if bar:
                     bar.update()
@@ -86,6 +97,28 @@ class _Joint:
         share = (step + 1) / warm if step < warm else max(0.0, (whole - step) / max(1, whole - warm))
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * share
+
+    @torch.no_grad()
+    def _average(self, step: int) -> None:
+        """Moves the mean towards the weights; the first steps, which are far from the last ones, are soon forgotten."""
+        if not self.mean:
+            return
+        share = min(self.aims.beside.averaged, (1 + step) / (10 + step))
+        now = self.model.state_dict()
+        real = [name for name, value in self.mean.items() if value.is_floating_point()]
+        torch._foreach_lerp_([self.mean[name] for name in real], [now[name].detach() for name in real], 1 - share)
+
+    def taken(self, weights: str) -> dict[str, Tensor]:
+        """Copies of the last weights, or of the averaged ones."""
+        return {name: value.clone() for name, value in (self.mean if weights == "averaged" else self.state()).items()}
+
+    def judge_mean(self) -> dict[str, float]:
+        """Dev metrics of the averaged weights."""
+        held = self.state()
+        self.model.load_state_dict(self.mean)
+        found = self.judge(self.model)
+        self.model.load_state_dict(held)
+        return found
 
     @torch.no_grad()
     def judge(self, model: Any) -> dict[str, float]:
@@ -107,6 +140,7 @@ class _Joint:
         parts = {
             "now": self.model.state_dict(),
             "best": best,
+            "mean": self.mean,
             "tower": self.aims.tower.state_dict(),
             "adam": moments(self.optimizer),
             "aims": {"voters": self.aims.voters, "known": self.aims.known},
@@ -116,6 +150,7 @@ class _Joint:
     def go_on(self, tensors: Mapping[str, Tensor]) -> None:
         """As the checkpoint has it."""
         self.model.load_state_dict(_part(tensors, "now/"))
+        self.mean = {name: value.to(self.device) for name, value in _part(tensors, "mean/").items()}
         self.aims.tower.load_state_dict(_part(tensors, "tower/"))
         set_moments(self.optimizer, _part(tensors, "adam/"))
         self.aims.voters, self.aims.known = (tensors[f"aims/{name}"].to(self.device) for name in ("voters", "known"))
@@ -130,8 +165,12 @@ def tune_jointly(
     device: str | None,
     progress: bool,
     beside: Beside = NOTHING,
+    stop: Stop | None = None,
 ) -> Path:
-    """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the tuned encoder."""
+    """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the tuned encoder.
+
+    `stop`: dev is not asked, it may be among what is learned from.
+    """
     work.mkdir(parents=True, exist_ok=True)
     finished, path = work / "encoder", work / "joint.safetensors"
     if finished.is_dir():
@@ -139,33 +178,36 @@ def tune_jointly(
     joint = _Joint(base, data, settings, share, check_device(device), beside)
     facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": []}
     best = joint.state()
-    if (found := load(path)) is not None:
-        tensors, facts = found
+    if (kept_there := load(path)) is not None:
+        tensors, facts = kept_there
         best = _part(tensors, "best/")
         joint.go_on(tensors)
     whole = settings.epochs * joint.steps
     bar = tqdm(total=whole, initial=facts["epoch"] * joint.steps, desc="encoder") if progress else None
     kept_at = -EVERY
     for number in range(facts["epoch"], settings.epochs):
-        if number - facts["best_epoch"] >= settings.patience:
+        if number >= stop.epoch if stop else number - facts["best_epoch"] >= settings.patience:
             break
         started = time.perf_counter()
         loss = joint.epoch(number, bar)
-        dev, seconds = joint.judge(joint.model), time.perf_counter() - started
+        dev, mean = (joint.judge(joint.model), joint.judge_mean() if joint.mean else {}) if not stop else ({}, {})
+        told = {**dev, **{f"averaged {name}": value for name, value in mean.items()}}
         facts["epoch"] = number + 1
-        facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": seconds, **dev})
-        if (reached := dev.get("voted", dev["mean"])) > facts["best"]:
-            facts["best"], facts["best_epoch"], best = reached, number + 1, joint.state()
+        facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": time.perf_counter() - started, **told})
+        for name, found in (("last", dev), ("averaged", mean)):
+            if found and (reached := found.get("voted", found["mean"])) > facts["best"]:
+                facts |= {"best": reached, "best_epoch": number + 1, "weights": name}
+                best = joint.taken(name)
         if time.perf_counter() - kept_at >= EVERY:
             save(path, joint.tensors(best), facts)
             kept_at = time.perf_counter()
     if bar:
         bar.close()
-    joint.model.load_state_dict(best)
+    joint.model.load_state_dict(joint.taken(stop.weights) if stop else best)
     kept, scores = blend(joint.model, joint.original, joint.judge, settings.blends)
-    told = {"before": joint.before, "after": scores[kept], "blend": kept, "blends": scores}
+    ending = {"before": joint.before, "after": scores[kept], "blend": kept, "blends": scores}
     facts |= {"settings": asdict(settings), "detection": share, "beside": asdict(beside)}
-    return _stored(joint.model, work, finished, {**told, **facts})
+    return _stored(joint.model, work, finished, {**ending, **facts})
 
 
 def _part(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:

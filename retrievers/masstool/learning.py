@@ -8,7 +8,7 @@ import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,10 @@ from retrievers.masstool.train import learn
 from retrievers.settings import DenseTraining
 from retrievers.tuning.examples import Labels, TrainingSet
 
-OURS = {"run.json", "tuning", "heads.safetensors", "heads.safetensors.part", "model", "model.part", ".lock"}
+if TYPE_CHECKING:
+    from retrievers.masstool.joint import Stop
+
+OURS = {"run.json", "tuning", "again", "heads.safetensors", "heads.safetensors.part", "model", "model.part", ".lock"}
 
 
 def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work: Path, context: Context) -> Path:
@@ -46,6 +49,11 @@ def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work:
     heads, facts = learn(lessons, settings, work, check_device(context.device), context.show_progress)
     if tuned:
         facts["encoder"] = json.loads((tuned / "training.json").read_text())
+    if settings.train.again:
+        from retrievers.masstool.again import learn_again
+
+        done = learn_again(data, settings, encoder, facts, work / "again", context)
+        data, lessons, tuned, heads, facts = done.data, done.lessons, done.tuned, done.heads, done.facts
     part = work / "model.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -56,8 +64,15 @@ def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work:
     return finished
 
 
-def tune_encoder(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work: Path, context: Context) -> Path:
-    """The folder of the encoder, tuned for retrieval alone or for detection as well."""
+def tune_encoder(
+    data: TrainingSet,
+    settings: MassToolSettings,
+    encoder: Encoder,
+    work: Path,
+    context: Context,
+    stop: Stop | None = None,
+) -> Path:
+    """The folder of the encoder, tuned for retrieval alone or for detection as well. `stop` is for `joint` alone."""
     assert settings.train is not None
     assert settings.train.encoder is not None
     wanted = as_dense(settings.train.encoder, settings)
@@ -66,7 +81,8 @@ def tune_encoder(data: TrainingSet, settings: MassToolSettings, encoder: Encoder
 
         share = settings.train.detection if settings.modules.detection else 0.0
         beside = settings.train.encoder.beside
-        return tune_jointly(encoder.folder, data, wanted, share, work, context.device, context.show_progress, beside)
+        place, bar = context.device, context.show_progress
+        return tune_jointly(encoder.folder, data, wanted, share, work, place, bar, beside, stop)
     try:
         from retrievers.tuning.train import tune
     except ModuleNotFoundError as error:
@@ -96,7 +112,7 @@ def embedded(data: TrainingSet, encoder: Encoder, context: Context) -> Lessons:
     def labelled(labels: Labels) -> Labelled:
         if not labels.queries:
             return nothing(tools.shape[1])
-        return Labelled(vectors(labels.queries, "queries"), torch.tensor(labels.needs))
+        return Labelled(vectors(labels.queries, "queries"), torch.tensor(labels.needs), labels.queries)
 
     return Lessons(
         tools,
@@ -118,13 +134,14 @@ def summed_up(
     tools = heads.tools(lessons.tools, lessons.train, view(make_edges(data.train.gold, len(data.documents))))
     needed = sorted({row for each in data.train.gold for row in each})
     texts = lessons.tools[needed]
-    examples = (data.train,) if settings.faithful else (data.train, data.dev)
+    alone = settings.faithful or (settings.train is not None and settings.train.again)  # again: dev is in train
+    examples = (data.train,) if alone else (data.train, data.dev)
     pairs: list[Pair] = [
         (query, tuple(data.ids[row] for row in gold))
         for each in examples
         for query, gold in zip(each.queries, each.gold, strict=True)
     ]
-    keys = lessons.train if settings.faithful else torch.cat([lessons.train, lessons.dev])
+    keys = lessons.train if alone else torch.cat([lessons.train, lessons.dev])
     return Learned(
         heads,
         texts,

@@ -21,10 +21,16 @@ class Labelled:
 
     vectors: Tensor
     needs: Tensor
+    texts: Sequence[str] = ()
+    """Their words, which a detector may look at beside the vectors."""
 
     def both(self) -> bool:
         """Are there such and such?"""
         return bool(self.needs.any()) and not bool(self.needs.all())
+
+    def to(self, device: str) -> Labelled:
+        """The same elsewhere."""
+        return Labelled(self.vectors.to(device), self.needs.to(device), self.texts)
 
 
 def nothing(dimensions: int) -> Labelled:
@@ -46,7 +52,7 @@ class Lessons:
 
     def to(self, device: str) -> Lessons:
         """The same elsewhere."""
-        labels = [Labelled(each.vectors.to(device), each.needs.to(device)) for each in (self.labels, self.dev_labels)]
+        labels = [self.labels.to(device), self.dev_labels.to(device)]
         moved = [each.to(device) for each in (self.tools, self.train, self.dev)]
         return Lessons(moved[0], moved[1], self.gold, moved[2], self.dev_gold, *labels)
 

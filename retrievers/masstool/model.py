@@ -28,6 +28,7 @@ search for neighbours, and one search among the tools' vectors. The authors' sco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,9 @@ from torch.nn import functional
 
 from retrievers.masstool.graph import View, layers, to_queries
 from retrievers.masstool.lending import lent
+from retrievers.masstool.losses import probabilities
 from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.words import logits
 
 VIEWS = ("tool", "scene")
 
@@ -80,6 +83,10 @@ class Heads(nn.Module):
     shares: Tensor
     """What dev chooses: of votes, of the attention's sharpness, of what tools learned, of the adapter, of lending."""
     threshold: Tensor
+    words: Tensor
+    """Of the words' share in detection (words.py); empty: they have none."""
+    telling: Tensor
+    """Shares of the tower's logit and of the words' logit."""
 
     def __init__(self, settings: MassToolSettings, dimensions: int, tools: int, pool: int) -> None:
         super().__init__()
@@ -104,6 +111,8 @@ class Heads(nn.Module):
         # What dev chooses once training is over: how much of the learned to keep.
         self.register_buffer("shares", torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0 if faithful else 0.5]))
         self.register_buffer("threshold", torch.tensor(settings.threshold))
+        self.register_buffer("words", torch.zeros(0))
+        self.register_buffer("telling", torch.tensor([1.0, 0.0]))
 
     def whiten(self, vectors: Tensor, ridge: float = 0.1) -> None:
         """Starts M_v as the ridge inverse of the tools' second moments, scaled so that a tool's own vote is about 1."""
@@ -185,6 +194,15 @@ class Heads(nn.Module):
         """Logits of needing a tool: (queries,), or (queries, 2) where faithful."""
         logits: Tensor = self.decide(self.hidden(x))
         return logits if self.settings.faithful else logits[:, 0]
+
+    def likely(self, x: Tensor, texts: Sequence[str]) -> Tensor:
+        """How likely each query needs a tool, by its vector and, where that helps, by its words."""
+        found = self.needs(x)
+        if not self.settings.faithful:
+            found = self.telling[0] * found
+        if len(self.words):
+            found = found + self.telling[1] * logits(self.words, texts).to(found.device)
+        return probabilities(found)
 
     def votes(self, searched: tuple[Tensor, Tensor]) -> Tensor:
         """What neighbours add to a query's vector, before any transfer."""

@@ -10,7 +10,6 @@ import torch
 from retrievers.dense import Dense
 from retrievers.encoder import Encoder
 from retrievers.masstool.learned import Learned
-from retrievers.masstool.losses import probabilities
 from retrievers.masstool.model import Heads
 from retrievers.masstool.pool import Pool
 from retrievers.rows import Rows
@@ -76,8 +75,8 @@ class MassTool:
         asked = [place for place, text in enumerate(texts) if text]
         found = [0.0] * len(texts)
         if asked:
-            encoded = torch.from_numpy(self._encoder.queries([texts[place] for place in asked]))
-            likely = probabilities(self._learned.heads.needs(encoded))
+            wanted = [texts[place] for place in asked]
+            likely = self._learned.heads.likely(torch.from_numpy(self._encoder.queries(wanted)), wanted)
             for place, value in zip(asked, likely.tolist(), strict=True):
                 found[place] = round(value, 6)
         return found

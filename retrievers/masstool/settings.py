@@ -41,10 +41,13 @@ class Beside:
     """The share of a training query's tokens that is hidden, drawn anew each time."""
     refreshed: int = 0
     """Documents encoded anew in a step, the others being as they were; 0: all. For catalogues within `candidates`."""
+    averaged: float = 0.0
+    """What a step leaves of the weights' running mean (0.99 remembers about a hundred steps); dev takes the mean or the
+    weights themselves, whichever it likes better. 0: no mean."""
 
     def __post_init__(self) -> None:
-        if min(self.scenes, self.votes, self.refreshed) < 0 or not 0 <= self.masked < 1:
-            raise BadInput("scenes, votes and refreshed must not be negative, masked is a share")
+        if min(self.scenes, self.votes, self.refreshed) < 0 or not (0 <= self.masked < 1 and 0 <= self.averaged < 1):
+            raise BadInput("scenes, votes and refreshed must not be negative, masked and averaged are shares")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class MassToolTraining:
     """One data set; its tools are the index's."""
     labels: tuple[str, ...] = ()
     """Folders with labels/train.tsv: queries that need a tool and others. Empty: the data set's own, if it has any."""
+    own_labels: float = 1.0
+    """For each label that needs a tool, so many of the data set's own queries are labelled as well: they all do."""
+    joined_labels: float = 0.25
+    """For each label, so many texts that join two to six of one kind: length must not give the label away."""
     protocol: Literal["official", "unseen-tools"] = "official"
     hold_out: str = ""
     """Stays empty: what is learned from one data set cannot be tested on another's tools."""
@@ -105,6 +112,8 @@ class MassToolTraining:
     text_dropout: float = 0.3
     """How often a query is asked without its own text's term, so that its neighbours learn to answer alone."""
     patience: int = 8
+    again: bool = False
+    """Once dev has chosen, all is learned once more, as chosen, from train and dev together: twice the time."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -118,6 +127,10 @@ class MassToolTraining:
             raise BadInput("learning_rate and temperatures must be positive")
         if min(self.weight_decay, self.contrast, self.detection, self.warm_up) < 0:
             raise BadInput("weight_decay, contrast, detection and warm_up must not be negative")
+        if min(self.own_labels, self.joined_labels) < 0:
+            raise BadInput("own_labels and joined_labels must not be negative")
+        if self.again and self.encoder is not None and self.encoder.how != "joint":
+            raise BadInput("learning again needs an encoder tuned jointly, or none that is tuned", "again")
         if any(not 0 <= share < 1 for share in (self.edge_dropout, self.dropout, self.text_dropout)):
             raise BadInput("dropouts are shares between 0 and 1")
 
@@ -155,5 +168,7 @@ class MassToolSettings:
             raise BadInput("batch_size, ann_above, ann_links, ann_effort and ann_pool_above must be at least 1")
         if not 1 <= self.neighbours <= 100 or not 1 <= self.layers <= 4:
             raise BadInput("neighbours are 1 to 100, layers 1 to 4")
+        if self.faithful and self.train is not None and self.train.again:
+            raise BadInput("the authors' behaviour is not learned again", "again")
         if not -1 <= self.threshold <= 1:
             raise BadInput("a threshold of likeness is a cosine, between -1 and 1", "threshold")

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from test_tuning import DATA, SETTINGS
 
 from pipelines.models import find_model
-from retrievers.masstool.joint import tune_jointly
+from retrievers.masstool.joint import Stop, tune_jointly
 from retrievers.masstool.settings import Beside
 from retrievers.tuning.examples import Examples, Labels
 
@@ -26,7 +26,7 @@ FEW = replace(
     labels=Labels((*DATA.train.queries[:6], *(f"hello {name}" for name in "abcdef")), (True,) * 6 + (False,) * 6),
 )
 QUICK = replace(SETTINGS, epochs=2, learning_rate=1e-3)
-BESIDE = Beside(scenes=0.2, votes=0.2, masked=0.05, refreshed=4)
+BESIDE = Beside(scenes=0.2, votes=0.2, masked=0.05, refreshed=4, averaged=0.8)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,15 @@ def test_it_learns_and_says_how(tuned: Path) -> None:
     assert [row["epoch"] for row in facts["history"]] == [1, 2]
     assert facts["history"][1]["loss"] < facts["history"][0]["loss"]
     assert not (tuned.parent / "joint.safetensors").exists()
+    assert facts["best"] == max(max(row["voted"], row["averaged voted"]) for row in facts["history"])
+    assert facts["weights"] in ("last", "averaged")
+
+
+def test_a_run_that_follows_another_is_not_judged_and_stops_where_told(tmp_path: Path) -> None:
+    base, stop = find_model("bundled:minilm"), Stop(1, "averaged")
+    done = tune_jointly(base, FEW, QUICK, 0.1, tmp_path / "work", "cpu", False, BESIDE, stop)
+    facts = json.loads((done / "training.json").read_text())
+    assert [sorted(row) for row in facts["history"]] == [["epoch", "loss", "seconds"]]
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_weights(tuned: Path, tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""A detector that looks at words beside the vector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_masstool import LESSONS, SETTINGS, WIDTH
+
+from retrievers.masstool.checkpoints import load, save
+from retrievers.masstool.deciding import decide
+from retrievers.masstool.learned import WEIGHTS, Learned, restore, store
+from retrievers.masstool.lessons import Labelled
+from retrievers.masstool.model import Heads
+from retrievers.masstool.train import learn
+from retrievers.masstool.words import BUCKETS, STRENGTH, bags, buckets, fit, logits
+
+ASKS = [f"please book a table for {number} at place{number}" for number in range(20)]
+CHATS = [f"tell me a story about animal{number} and the sea" for number in range(20)]
+TEXTS, NEEDS = [*ASKS, *CHATS], torch.arange(40) < 20
+
+
+def test_words_and_pairs_count_once_and_numbers_are_alike() -> None:
+    assert len(buckets("Book 17 tables, book 4 tables")) == 3 + 3
+    assert buckets("Book 17 tables!") == buckets("book 4 tables")
+    assert len(buckets("天气 怎么样")) == 5 + 4  # every character is a word
+    assert buckets("...") == []
+    assert bags(["...", "a b"]).sum(axis=1).tolist() == [[0.0], [pytest.approx(3 * 3**-0.5)]]
+
+
+def test_the_fit_is_where_the_ridge_and_the_labels_balance() -> None:
+    weights = fit(TEXTS[:30], NEEDS[:30]).double().numpy()  # 20 need a tool, 10 do not: each side counts as much
+    x, y = bags(TEXTS[:30]).toarray(), NEEDS[:30].double().numpy()
+    found = x @ weights[:-1] + weights[-1]
+    shares = STRENGTH * 30 / 2 * np.where(y > 0, 1 / 20, 1 / 10)
+    slope = shares * (1 / (1 + np.exp(-found)) - y)
+    assert np.abs(x.T @ slope + weights[:-1]).max() < 0.05
+    assert abs(slope.sum()) < 0.05
+    assert weights.shape == (BUCKETS + 1,)
+    assert torch.allclose(logits(torch.from_numpy(weights), TEXTS[:30]).double(), torch.from_numpy(found), atol=1e-4)
+
+
+def untold() -> Heads:
+    """Heads whose tower knows nothing."""
+    torch.manual_seed(0)
+    return Heads(SETTINGS, WIDTH, 0, 0).eval()
+
+
+def labelled(places: slice, noise: int) -> Labelled:
+    vectors = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(noise))[places]
+    return Labelled(vectors, NEEDS[places], TEXTS[places])
+
+
+def test_dev_gives_the_words_the_share_they_deserve() -> None:
+    heads = untold()
+    told = decide(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
+    assert told is not None
+    assert told["words"] > 0.5
+    assert told["balanced_accuracy"] == max(told["shares"].values()) == 1.0
+    asked = labelled(slice(1, 40, 2), 3)
+    likely = heads.likely(asked.vectors, asked.texts)
+    assert ((likely >= told["threshold"]) == asked.needs).float().mean() > 0.9
+
+
+def test_words_that_mislead_are_left_out() -> None:
+    heads, dev = untold(), labelled(slice(1, 40, 2), 2)
+    with torch.no_grad():
+        needing = heads.needs(dev.vectors) > heads.needs(dev.vectors).median()
+    misled = [ASKS[0] if not each else CHATS[0] for each in needing.tolist()]
+    told = decide(heads, labelled(slice(0, 40, 2), 1), Labelled(dev.vectors, needing, misled))
+    assert told is not None
+    assert told["words"] == 0
+    assert not len(heads.words)
+    assert told["balanced_accuracy"] == 1.0
+    likely = heads.likely(dev.vectors, misled)
+    assert ((likely >= told["threshold"]) == needing).all()
+
+
+def test_what_was_decided_is_kept_on_disk_and_older_models_are_read(tmp_path: Path) -> None:
+    heads = untold()
+    decide(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
+    none = torch.zeros(0, WIDTH)
+    store(tmp_path, Learned(heads, none, none, none, {}, none, [], {}))
+    again = restore(tmp_path, SETTINGS).heads
+    vectors = labelled(slice(0, 40), 5).vectors
+    assert torch.equal(again.likely(vectors, TEXTS), heads.likely(vectors, TEXTS))
+    found = load(tmp_path / WEIGHTS)
+    assert found is not None
+    older = {name: value for name, value in found[0].items() if name not in ("heads/words", "heads/telling")}
+    save(tmp_path / WEIGHTS, older, {})
+    read = restore(tmp_path, SETTINGS).heads
+    assert torch.allclose(read.likely(vectors, TEXTS), torch.sigmoid(heads.needs(vectors)), atol=1e-6)
+
+
+def test_a_second_run_takes_over_what_dev_chose() -> None:
+    heads, first = learn(LESSONS, SETTINGS, None, "cpu", False)
+    whole = replace(LESSONS, train=torch.cat([LESSONS.train, LESSONS.dev]), gold=[*LESSONS.gold, *LESSONS.dev_gold])
+    again, told = learn(whole, SETTINGS, None, "cpu", False, {**first, "best_epoch": 2, "kept": "trained"})
+    assert torch.equal(again.shares, heads.shares)
+    assert float(again.threshold) == pytest.approx(float(heads.threshold), abs=1e-5)
+    assert told["epochs"] == 2
+    untouched, told = learn(whole, SETTINGS, None, "cpu", False, {**first, "kept": "untrained"})
+    assert told["epochs"] == 0
+    assert not untouched.residual.any()

@@ -1,0 +1,50 @@
+"""Labels out of labels: the catalogue's own queries, and requests of many steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.longer_labels import LONGEST, with_joined, with_own
+from retrievers.errors import BadInput
+from retrievers.masstool.settings import EncoderTuning, MassToolSettings, MassToolTraining
+from retrievers.sources import TrainingSource
+from retrievers.tuning.examples import Labels
+
+LABELS = Labels(tuple(f"text {number}" for number in range(30)), tuple(number < 20 for number in range(30)))
+
+
+def test_own_queries_need_a_tool_and_are_as_many_as_asked_for() -> None:
+    own = [f"own {number}" for number in range(50)] + ["text 3"]
+    found = with_own(LABELS, own, 0.5)
+    assert found.queries[:30] == LABELS.queries
+    assert len(found.queries) == 40
+    assert all(found.needs[30:])
+    assert set(found.queries[30:]) < set(own) - {"text 3"}
+    assert with_own(LABELS, own[::-1], 0.5) == found
+    assert with_own(LABELS, own, 0) == LABELS
+
+
+def test_joined_texts_are_of_one_kind_and_the_same_every_time() -> None:
+    found = with_joined(LABELS, 0.5)
+    assert found == with_joined(LABELS, 0.5)
+    assert found.needs[30:] == (True,) * 10 + (False,) * 5
+    for text, needs in zip(found.queries[30:], found.needs[30:], strict=True):
+        inside = [
+            number for number in range(30) if f"text {number} " in f"{text} ".replace("\n", " ").replace(",", " ")
+        ]
+        assert all(LABELS.needs[number] == needs for number in inside)
+        assert len(inside) in range(2, 7 if needs else 5)
+    assert with_joined(Labels(("one",), (True,)), 1.0) == Labels(("one",), (True,))
+    assert (
+        max(map(len, with_joined(Labels(("word " * 900, "other " * 900), (False, False)), 1.0).queries[2:])) == LONGEST
+    )
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    data = (TrainingSource("toy"),)
+    with pytest.raises(BadInput, match="joined_labels"):
+        MassToolTraining(data=data, joined_labels=-1)
+    with pytest.raises(BadInput, match="jointly"):
+        MassToolTraining(data=data, again=True, encoder=EncoderTuning())
+    with pytest.raises(BadInput, match="again"):
+        MassToolSettings(train=MassToolTraining(data=data, again=True), faithful=True)
