@@ -47,9 +47,11 @@ class RetrievalReward:
         texts = [text for each in attempts for text in (each.utterance, *each.lines)]
         known = self.lists(texts)
         gold = [each.gold for each in attempts]
-        served = [
-            self._fuse(each.utterance, known[each.utterance], [known[line] for line in each.lines], DEPTH).ids
-            for each in attempts
-        ]
-        raw = [self._fuse(each.utterance, known[each.utterance], [], DEPTH).ids for each in attempts]
+        wanted = [(each.utterance, each.lines) for each in attempts]  # many say the same
+        alone = [(each.utterance, ()) for each in attempts]
+        fused = {
+            (utterance, lines): self._fuse(utterance, known[utterance], [known[line] for line in lines], DEPTH).ids
+            for utterance, lines in dict.fromkeys([*wanted, *alone])
+        }
+        served, raw = ([fused[each] for each in asked] for asked in (wanted, alone))
         return Findings(attempts, judge(served, gold), judge(raw, gold))

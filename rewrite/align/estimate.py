@@ -45,9 +45,10 @@ def _plan(algo: Online, settings: AlignTraining) -> _Plan:
     batch = settings.batch_size
     if isinstance(algo, PpoSettings):
         return _Plan(1, batch, min(batch, algo.minibatch), algo.passes, 2, True)
-    looks = (algo.beta > 0) + (algo.iterations > 1 or algo.by in ("colocate", "server"))
+    looks = (algo.beta > 0) + (max(algo.iterations, algo.steps) > 1 or algo.by in ("colocate", "server"))
     here = algo.by == "transformers"
-    return _Plan(algo.answers, batch * settings.accumulate, batch, algo.iterations, looks, here)
+    together = batch * settings.accumulate * algo.steps
+    return _Plan(algo.answers, together, batch, algo.iterations, looks, here)
 
 
 def estimate_online(
@@ -78,7 +79,7 @@ def estimate_online(
         size.trained,
         size.weights + _reference(size, algo),
         size.states,
-        max(_learning(size, settings, algo, plan.rows * longest, half), _writing(size, algo, plan, longest, half)),
+        max(_learning(size, settings, algo, plan.rows, longest, half), _writing(size, algo, plan, longest, half)),
         free(device),
         flops,
         seconds,
@@ -95,14 +96,16 @@ def _reference(size: Size, algo: Online) -> int:
     return (4 * size.parameters if size.full else 4 * size.trained) if algo.beta > 0 else 0
 
 
-def _learning(size: Size, settings: AlignTraining, algo: Online, tokens: int, half: bool) -> int:
-    """Bytes of a step of training. PPO scores the whole vocabulary at once, and keeps it for the way back."""
-    kept = activations(size.config, tokens, half, settings.gradient_checkpointing)
-    return kept + (tokens * int(size.config.vocab_size) * 12 if isinstance(algo, PpoSettings) else 0)
+def _learning(size: Size, settings: AlignTraining, algo: Online, rows: int, longest: int, half: bool) -> int:
+    """Bytes of a step of training. PPO scores the whole vocabulary for an answer at once, and keeps it for the way
+    back."""
+    kept = activations(size.config, rows * longest, half, settings.gradient_checkpointing)
+    scores = rows * algo.most_tokens * int(size.config.vocab_size) * 12
+    return kept + (scores if isinstance(algo, PpoSettings) else 0)
 
 
 def _writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
-    """Bytes while answers are written, their keys and values, or looked at, PPO's scores of all their tokens."""
+    """Bytes while answers are written, their keys and values, or looked at, PPO's scores of a minibatch's tokens."""
     config: Any = size.config
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     each = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -110,4 +113,4 @@ def _writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) ->
     cache = 2 * int(config.num_hidden_layers) * heads * each * longest * plan.at_once * number if plan.here else 0
     if not isinstance(algo, PpoSettings):
         return cache
-    return max(cache, int(config.vocab_size) * plan.at_once * (longest * number + algo.most_tokens * 8))
+    return max(cache, int(config.vocab_size) * plan.rows * algo.most_tokens * (number + 8))

@@ -67,7 +67,10 @@ class Grouped(Aligned):
         if self.writer is not None:
             written = persistent(lambda: self._written(arguments[0]), self.writer.url)
             return (written, None) if isinstance(self, GRPOTrainer) else written
-        if not (how.use_vllm and how.vllm_mode == "server"):
+        if not how.use_vllm:
+            with half_precision(how.device.type, how.bf16):
+                return above._generate_single_turn(*arguments, **settings)
+        if how.vllm_mode != "server":
             return above._generate_single_turn(*arguments, **settings)
         try:
             return above._generate_single_turn(*arguments, **settings)
@@ -163,6 +166,11 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     return with_reward_time(trained, reward.seconds)
 
 
+def half_precision(device: str, wanted: bool) -> torch.autocast:
+    """For a whole answer at once: weights are rounded once, not anew for each of its tokens."""
+    return torch.autocast(device, torch.bfloat16, enabled=wanted)
+
+
 def patient(client: Any, url: str) -> None:
     """Has TRL's client of a rollout server ask again. The others wait for the first process meanwhile."""
     ask = client.generate
@@ -190,10 +198,11 @@ def fitting(goal: Goal, model: Any, tokenizer: Any, most_tokens: int) -> tuple[l
 
 def _check(algo: GrpoSettings | RlooSettings, leg: Leg) -> None:
     """Refuses what TRL would refuse in its own words, or not at all."""
-    batch = leg.settings.batch_size * leg.settings.accumulate * world()
+    batch = leg.settings.batch_size * leg.settings.accumulate * algo.steps * world()
     if batch % algo.answers:
         raise Unfit(
-            f"training.batch_size x accumulate x devices is {batch}, no multiple of algo.answers ({algo.answers})"
+            f"training.batch_size x accumulate x algo.steps x devices is {batch}, no multiple of algo.answers "
+            f"({algo.answers})"
         )
     if algo.by in ("colocate", "server") and not leg.cuda:
         raise Unfit(
@@ -214,6 +223,7 @@ def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str, rows: i
         "top_k": 0,
         "beta": algo.beta,
         "num_iterations": algo.iterations,
+        "steps_per_generation": leg.settings.accumulate * algo.steps,
         "epsilon": algo.clip,
         "logging_steps": leg.often(rows * algo.answers),
         "use_vllm": algo.by in ("colocate", "server"),

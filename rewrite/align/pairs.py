@@ -40,9 +40,11 @@ def make_pairs(samples: Sequence[Sample], settings: PairSettings) -> list[Pair]:
 
 
 def pairs_of(sample: Sample, settings: PairSettings) -> list[Pair]:
-    """The best with the worst, the second best with the second worst, while they are far enough apart."""
+    """The best with the worst, the second best with the second worst, while they are far enough apart; and those of the
+    answer that was put together."""
+    own = sample.own
     known: dict[str, tuple[float, bool]] = {}
-    for answer, reward, readable in zip(sample.answers, sample.rewards, sample.readable, strict=True):
+    for answer, reward, readable in zip(own.answers, own.rewards, own.readable, strict=True):
         known.setdefault(answer.strip(), (reward, readable))
     order = sorted(known, key=lambda answer: (-known[answer][0], len(answer), answer))
     least = max(settings.least, sample.raw + 1e-9) if settings.beat_raw else settings.least
@@ -54,8 +56,30 @@ def pairs_of(sample: Sample, settings: PairSettings) -> list[Pair]:
         if len(pairs) == settings.most or rewards[0] - rewards[1] < settings.margin:
             break
         if _alike(chosen, rejected, settings.longer):
-            pairs.append(Pair(sample.utterance, chosen, rejected, sample.candidates, sample.source, sample.id, rewards))
-    return pairs
+            pairs.append(_pair(sample, chosen, rejected, rewards))
+    return [*pairs, *_joined(sample, settings, least)]
+
+
+def _joined(sample: Sample, settings: PairSettings, least: float) -> list[Pair]:
+    """The answer that was put together, with others as they were drawn: with what the policy usually writes."""
+    if not sample.joined:
+        return []
+    *rewards, reward = sample.rewards
+    together = sample.answers[-1].strip()
+    pairs: dict[str, Pair] = {}
+    for answer, earned, readable in zip(sample.answers, rewards, sample.readable, strict=False):
+        other = answer.strip()
+        better = reward > earned
+        fit = max(reward, earned) >= least and (readable or (better and not settings.readable))
+        if len(pairs) < settings.joined and fit and abs(reward - earned) >= settings.margin and other not in pairs:
+            chosen, rejected = (together, other) if better else (other, together)
+            if _alike(chosen, rejected, settings.longer):
+                pairs[other] = _pair(sample, chosen, rejected, (max(reward, earned), min(reward, earned)))
+    return list(pairs.values())
+
+
+def _pair(sample: Sample, chosen: str, rejected: str, rewards: tuple[float, float]) -> Pair:
+    return Pair(sample.utterance, chosen, rejected, sample.candidates, sample.source, sample.id, rewards)
 
 
 def _alike(one: str, other: str, most: float) -> bool:

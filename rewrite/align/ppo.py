@@ -36,18 +36,27 @@ class ActorCritic(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, width: int, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probabilities and values of the tokens after the first `width`."""
-        output = _run(self.policy, ids, mask, hidden=True)
+        output = _run(self.policy, ids, mask, width, hidden=True)
         states = output.hidden_states[-1][:, width - 1 : -1].detach().float()
-        return _chosen(output.logits, ids, width, temperature), self.critic(states).squeeze(-1)
+        with torch.autocast(ids.device.type, enabled=False):  # small, and summed up over a whole answer
+            values = self.critic(states).squeeze(-1)
+        return _chosen(output.logits, ids, width, temperature), values
 
 
-def _run(model: Any, ids: Tensor, mask: Tensor, hidden: bool = False) -> Any:
-    places = (mask.cumsum(1) - 1).clamp(min=0)
-    return model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False, output_hidden_states=hidden)
+def _run(model: Any, ids: Tensor, mask: Tensor, width: int, hidden: bool = False) -> Any:
+    """Scores from the last of the first `width` tokens on: those of prompts would cost as much and be thrown away."""
+    return model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        use_cache=False,
+        output_hidden_states=hidden,
+        logits_to_keep=ids.shape[1] - width + 1,
+    )
 
 
 def _chosen(logits: Tensor, ids: Tensor, width: int, temperature: float) -> Tensor:
-    scores = logits[:, width - 1 : -1].float() / temperature
+    scores = logits[:, :-1].float() / temperature
     return scores.log_softmax(-1).gather(2, ids[:, width:, None]).squeeze(-1)
 
 
@@ -149,9 +158,7 @@ class Ppo:
         ended = torch.isin(ids[:, width:], torch.tensor(self._ends, device=ids.device))
         written = ended.cumsum(1) - ended.long() == 0  # up to the first end token, which counts as written
         mask = torch.cat([mask, written.long()], 1)
-        with self._accelerator.autocast():
-            logps, values = model(ids, mask, width, settings.temperature)
-            reference = _chosen(_run(self._reference, ids, mask).logits, ids, width, settings.temperature)
+        logps, values, reference = self._looked_at(ids, mask, width)
         answers = [row[kept].tolist() for row, kept in zip(ids[:, width:], written, strict=True)]
         earned = torch.tensor(score(answers), dtype=torch.float32, device=ids.device)
         distance = (logps - reference) * written
@@ -167,6 +174,20 @@ class Ppo:
             "value": (values * written).sum().item() / int(written.sum()),
         }
         return Batch(ids, mask, width, written, logps, values, self._whitened(advantage, written), returns, figures)
+
+    def _looked_at(self, ids: Tensor, mask: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, values and the reference's log-probabilities, a minibatch at a time: all at once the
+        scores of a large vocabulary would not fit."""
+        size, heat = self.settings.minibatch, self.settings.temperature
+        seen = []
+        for start in range(0, len(ids), size):
+            some, kept = ids[start : start + size], mask[start : start + size]
+            with self._accelerator.autocast():
+                logps, values = self.model(some, kept, width, heat)
+                reference = _chosen(_run(self._reference, some, kept, width).logits, some, width, heat)
+            seen.append((logps, values, reference))
+        logps, values, reference = (torch.cat(each) for each in zip(*seen, strict=True))
+        return logps, values, reference
 
     def _padded(self, prompts: Tokens) -> tuple[Tensor, Tensor]:
         """Prompts padded on the left, and where they are not."""

@@ -43,11 +43,11 @@ class Probe:
 
 def probe(samples: Sequence[Sample], pairing: PairSettings) -> Probe:
     """The figures of samples, and what they mean."""
-    asked = [sample for sample in samples if sample.answers]
+    asked = [sample.own for sample in samples if sample.answers]
     if not asked:
         said = "no query leaves room for an answer; set a smaller samples.most_tokens or show fewer candidates"
         return Probe(0, len(samples), 0, *(0.0,) * 7, 0, 0.0, True, said)
-    pairs = sum(len(pairs_of(sample, pairing)) for sample in asked)
+    pairs = sum(len(pairs_of(sample, pairing)) for sample in samples)
     figures = {
         "parsed": fmean(fmean(sample.readable) for sample in asked),
         "distinct": fmean(len(set(sample.answers)) / len(sample.answers) for sample in asked),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rewrite.align.settings import SampleSettings
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
-from rewrite.types import Answer
+from rewrite.types import Answer, Rewrite
 
 PATTERN = "samples-*.jsonl"
 
@@ -39,11 +40,21 @@ class Sample:
     """What leaving the query alone earns."""
     oracle: float
     """What the target earns."""
+    joined: bool = False
+    """Whether the last answer was put together of the others' lines."""
 
     @property
     def key(self) -> str:
         """The query's."""
         return f"{self.source}/{self.id}"
+
+    @property
+    def own(self) -> Sample:
+        """With the answers alone that the policy wrote."""
+        if not self.joined:
+            return self
+        kept = {name: getattr(self, name)[:-1] for name in ("answers", "readable", "rewards")}
+        return replace(self, **kept, joined=False)
 
 
 def draw(
@@ -81,24 +92,35 @@ def _score(
     found = rewriter.samples([query.example.ask for query in queries], sampling)
     asked: list[Query] = []
     answers: list[Answer] = []
-    for query, rewrites in zip(queries, found, strict=True):
+    together = [template.write(lines) if (lines := join(each, settings.joined)) else "" for each in found]
+    for query, rewrites, more in zip(queries, found, together, strict=True):
         if rewrites[0].status != "too-long":
             written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
+            written += [Answer(more, 0)] if more else []
             answers += [*written, Answer(template.none, 0), Answer(template.write(query.example.lines), 0)]
-            asked += [query] * (settings.answers + 2)
+            asked += [query] * (len(written) + 2)
     rewards = reward(asked, answers) if asked else []
     samples, start = [], 0
-    for query, rewrites in zip(queries, found, strict=True):
+    for query, rewrites, more in zip(queries, found, together, strict=True):
         example = query.example
         facts = (query.source, example.id, example.utterance, example.candidates)
         if rewrites[0].status == "too-long":
             samples.append(Sample(*facts, (), (), (), 0.0, 0.0))
             continue
-        *earned, raw, oracle = rewards[start : start + settings.answers + 2]
-        start += settings.answers + 2
-        readable = tuple(each.status != "unparseable" for each in rewrites)
-        samples.append(Sample(*facts, tuple(each.answer for each in rewrites), readable, tuple(earned), raw, oracle))
+        count = settings.answers + bool(more) + 2
+        *earned, raw, oracle = rewards[start : start + count]
+        start += count
+        readable = tuple(each.status != "unparseable" for each in rewrites) + (True,) * bool(more)
+        texts = tuple(each.answer for each in rewrites) + (more,) * bool(more)
+        samples.append(Sample(*facts, texts, readable, tuple(earned), raw, oracle, bool(more)))
     return samples
+
+
+def join(rewrites: Sequence[Rewrite], most: int) -> tuple[str, ...]:
+    """The lines that most rewrites have, those of most first; nothing where a rewrite has just these in this order."""
+    votes = Counter(line for each in rewrites for line in each.lines)
+    lines = tuple(line for line, _ in votes.most_common(most)) if most else ()
+    return () if any(each.lines == lines for each in rewrites) else lines
 
 
 def read_samples(folder: Path) -> list[Sample]:

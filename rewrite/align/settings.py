@@ -26,13 +26,16 @@ class SampleSettings:
     most_tokens: int = 96
     chunk: int = 64
     """Queries asked at a time; when their answers are scored they are on the disk."""
+    joined: int = 0
+    """Lines of one more answer, put together of the lines that most of a query's answers have; 0: none. It names all
+    that the policy is torn between, which the policy itself, fine-tuned on one right answer a query, never writes."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.answers < 2 or self.temperature <= 0 or not 0 < self.top_p <= 1:
             raise Unfit("answers is at least 2, temperature positive, top_p between 0 and 1")
-        if min(self.most_tokens, self.chunk) < 1 or self.seed < 0:
-            raise Unfit("most_tokens and chunk must be at least 1, seed not negative")
+        if min(self.most_tokens, self.chunk) < 1 or min(self.joined, self.seed) < 0:
+            raise Unfit("most_tokens and chunk must be at least 1, joined and seed not negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,13 @@ class PairSettings:
     """Take only rejected answers that can be parsed: the format is known, the pairs shall teach retrieval alone."""
     longer: float = 0.0
     """How many times as long as the rejected answer a chosen one may be, and the other way round; 0: any length."""
+    joined: int = 0
+    """Pairs more of the answer that was put together (samples.joined) with others as they were drawn, whichever of the
+    two is better: so it is chosen where it beats what the policy usually writes, not only where it beats the best."""
 
     def __post_init__(self) -> None:
-        if self.most < 1 or self.margin <= 0 or (self.longer and self.longer < 1):
-            raise Unfit("most is at least 1, margin positive, longer 0 or at least 1")
+        if self.most < 1 or self.margin <= 0 or (self.longer and self.longer < 1) or self.joined < 0:
+            raise Unfit("most is at least 1, margin positive, longer 0 or at least 1, joined not negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class Rollouts:
     """Answers that are drawn while training."""
 
     answers: int = 8
-    """Answers a query, compared with each other; training.batch_size x accumulate is a multiple of it."""
+    """Answers a query, compared with each other; training.batch_size x accumulate x steps is a multiple of it."""
     temperature: float = 1.0
     top_p: float = 1.0
     most_tokens: int = 96
@@ -102,6 +108,9 @@ class Rollouts:
     """How much moving away from the reference costs, per token."""
     iterations: int = 1
     """Times that a batch of answers is learned from."""
+    steps: int = 1
+    """Steps that a batch of answers is spread over: so many times training.batch_size x accumulate answers are written
+    at once, which on a GPU takes hardly longer than writing a few."""
     by: Literal["transformers", "colocate", "server", "adapter"] = "transformers"
     """Who writes the answers: this process, vLLM in this process, TRL's vLLM server (`trl vllm-serve`), or any vLLM
     server that sees this disk and loads the policy's adapter after every step (LoRA alone; no CUDA needed)."""
@@ -115,8 +124,8 @@ class Rollouts:
     def __post_init__(self) -> None:
         if self.answers < 2 or self.temperature <= 0 or not 0 < self.top_p <= 1 or self.beta < 0:
             raise Unfit("answers is at least 2, temperature positive, top_p between 0 and 1, beta not negative")
-        if min(self.most_tokens, self.iterations) < 1 or not 0 < self.memory < 1:
-            raise Unfit("most_tokens and iterations must be at least 1, memory a share between 0 and 1")
+        if min(self.most_tokens, self.iterations, self.steps) < 1 or not 0 < self.memory < 1:
+            raise Unfit("most_tokens, iterations and steps must be at least 1, memory a share between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,20 @@ def test_groups_of_answers_move_the_policy(
     assert any("reward" in row and "kl" in row for row in rows)
 
 
+def test_answers_for_several_steps_are_written_together(base: Path, adapter: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+        seen.append(len(answers))
+        return _reward(queries, answers)
+
+    goal = replace(_goal(base, adapter), reward=reward)
+    trained = train_groups(goal, _leg(tmp_path, batch_size=2), GrpoSettings(**ROLLOUTS, steps=2))  # type: ignore[arg-type]
+    assert seen == [4, 4]
+    assert trained.facts["steps"] == trained.facts["done"] == 4
+    assert _moved(trained, adapter)
+
+
 def test_ppo_moves_the_policy_and_tells_its_figures(base: Path, adapter: Path, tmp_path: Path) -> None:
     trained = train_ppo(_goal(base, adapter), _leg(tmp_path), PpoSettings(most_tokens=5, minibatch=2))
     assert _moved(trained, adapter)

@@ -77,8 +77,19 @@ def test_memory_grows_with_the_batch_the_vocabulary_and_the_cache(untied_lm: Pat
     wide = replace(LORA, batch_size=16)
     algo = GrpoSettings(answers=4, most_tokens=400)
     assert _found(untied_lm, algo, wide).activations > 2 * _found(untied_lm, algo).activations
-    collected = _found(untied_lm, PpoSettings(most_tokens=10, minibatch=1), replace(LORA, batch_size=64))
-    assert collected.activations >= 64 * 50 * config.vocab_size * 4  # the scores of all answers at once
+    one, many = (PpoSettings(most_tokens=400, minibatch=size) for size in (1, 64))
+    few, all_ = (_found(untied_lm, algo, replace(LORA, batch_size=64)).activations for algo in (one, many))
+    assert all_ >= 64 * 400 * config.vocab_size * 12  # the scores of a minibatch's answers
+    assert few < all_ / 20  # and of no more than that
+
+
+def test_answers_for_several_steps_are_written_at_once(untied_lm: Path) -> None:
+    algo = GrpoSettings(answers=4, most_tokens=400, beta=0.0)
+    one, four = _found(untied_lm, algo), _found(untied_lm, replace(algo, steps=4))
+    _, met = _multiplied(untied_lm)
+    again = 2 * met * 3 * 4 * (30 + 400) / (SPEED * REACHED)  # the policy as it was is asked as well
+    assert one.seconds - four.seconds == pytest.approx((3 - 1) * 400 * 2 * estimates.LAYER - again)
+    assert _found(untied_lm, replace(algo, steps=4096)).activations > one.activations
 
 
 def test_what_vllm_writes_is_left_out(untied_lm: Path) -> None:

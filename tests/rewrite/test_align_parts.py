@@ -16,14 +16,14 @@ from rewrite.align.collapse import collapsed, last_collapse
 from rewrite.align.pairs import Pair, make_pairs, pairs_of, read_pairs, write_pairs
 from rewrite.align.probe import probe
 from rewrite.align.query import Query
-from rewrite.align.samples import Sample, draw, read_samples
+from rewrite.align.samples import Sample, draw, join, read_samples
 from rewrite.align.settings import BestOfNSettings, DpoSettings, Limits, PairSettings, SampleSettings
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
 from rewrite.sft.examples import Example
 from rewrite.template import load_template
-from rewrite.types import Answer, Prompt
+from rewrite.types import Answer, Prompt, Rewrite
 
 TEMPLATE = load_template("needs")
 QUERIES = [Query("trips", Example(f"q{number}", f"thing {number}", ("good",), ("t",))) for number in range(10)]
@@ -121,6 +121,51 @@ def test_what_cannot_be_parsed_is_never_chosen_and_rejected_unless_told_otherwis
     assert pairs_of(sample, PairSettings(readable=True)) == []
     alike = replace(sample, answers=("- same",) * 3, readable=(True,) * 3)
     assert pairs_of(alike, PairSettings()) == []
+
+
+def test_lines_that_most_answers_have_make_one_more() -> None:
+    rewrites = [Rewrite(lines, "rewritten") for lines in (("a", "b"), ("c",), ("a", "b"), ("c", "d"), ("e", "a"))]
+    assert join(rewrites, 3) == ("a", "b", "c")
+    assert join(rewrites, 9) == ("a", "b", "c", "d", "e")
+    assert join(rewrites, 0) == ()
+    assert join(rewrites, 2) == ()  # nothing new: two of them say just this
+    assert join([Rewrite((), "none"), Rewrite((), "unparseable")], 3) == ()
+
+
+def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, joined=2)
+    draw(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, settings, tmp_path)
+    samples = read_samples(tmp_path)
+    assert len(samples) == len(QUERIES)
+    for sample in samples:
+        assert sample.joined
+        assert len(sample.answers) == len(sample.readable) == len(sample.rewards) == 4
+        assert sample.answers[-1] == "\n".join(sample.answers[:2])
+        assert list(sample.rewards) == _reward([], [Answer(text, 0) for text in sample.answers])
+        assert sample.oracle == _reward([], [Answer("- good", 0)])[0]
+    plain = tmp_path / "plain"
+    _draw(plain, Seeded())
+    assert [sample.own for sample in samples] == read_samples(plain)
+
+
+def test_the_answer_put_together_is_paired_with_what_is_usually_written() -> None:
+    usual = _sample([0.4, 0.4, 1.0, 0.6, 0.65])
+    sample = replace(usual, answers=("- a", "- a", "- b", "- c", "- a\n- b"), joined=True)
+    best = [("- b", "- a")]
+    assert [(pair.chosen, pair.rejected) for pair in pairs_of(sample, PairSettings())] == best
+    both = pairs_of(sample, PairSettings(joined=2))
+    assert [(pair.chosen, pair.rejected) for pair in both] == [*best, ("- a\n- b", "- a"), ("- b", "- a\n- b")]
+    assert [pair.rewards for pair in both[1:]] == [(0.65, 0.4), (1.0, 0.65)]
+    assert len(pairs_of(sample, PairSettings(joined=9))) == 3  # - c is too near
+    assert len(pairs_of(sample, PairSettings(joined=1))) == 2
+    assert len(pairs_of(sample, PairSettings(joined=9, longer=2))) == 1
+    mute = replace(sample, readable=(False, False, False, True, True))
+    assert [(pair.chosen, pair.rejected) for pair in pairs_of(mute, PairSettings(joined=2))][1:] == [
+        ("- a\n- b", "- a")
+    ]
+    assert pairs_of(mute, PairSettings(joined=2, readable=True)) == []
+    found = probe([sample], PairSettings(joined=2))
+    assert (found.answers, found.pairs, found.best, found.mean) == (4, 3, 1.0, 0.6)
 
 
 def test_a_pairs_file_comes_back_and_needs_little(tmp_path: Path) -> None:

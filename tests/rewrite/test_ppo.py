@@ -102,6 +102,28 @@ def test_it_learns_to_copy_what_it_is_told(seed: int) -> None:
     assert sum(rewards[-5:]) / 5 > 0.95
 
 
+def test_a_minibatch_at_a_time_says_what_all_together_would() -> None:
+    found = []
+    for minibatch in (1, 5, 48):
+        settings = PpoSettings(most_tokens=3, minibatch=minibatch)
+        ppo = Ppo(ActorCritic(_model(0)), _model(1).eval(), settings, 3e-3, 0.0, [END], PAD, Accelerator(cpu=True))
+        prompts = [[PAD + 1 + place % WORDS] * (1 + place % 3) for place in range(12)]
+        torch.manual_seed(3)
+        found.append(ppo._collect(prompts, lambda answers: _copied(prompts, answers)))  # noqa: B023
+    first = found[0]
+    assert (first.width, first.logps.shape) == (3, (12, 3))
+    for other in found[1:]:
+        assert torch.equal(first.ids, other.ids)
+        for name in ("logps", "values", "advantage", "returns"):
+            assert torch.allclose(getattr(first, name), getattr(other, name), atol=1e-5), name
+        assert other.figures == pytest.approx(first.figures, abs=1e-5)
+    # What is told of an answer's token is what a whole look at the same row tells.
+    row = torch.tensor([[*prompts[2], *first.ids[2, 3:].tolist()]])
+    scores = _model(0).eval()(input_ids=row).logits[0].log_softmax(-1)
+    expected = [scores[place - 1, token].item() for place, token in enumerate(row[0].tolist()) if place >= 3]
+    assert first.logps[2].tolist() == pytest.approx(expected, abs=1e-4)
+
+
 def test_the_distance_from_the_reference_holds_the_policy_back() -> None:
     far = {}
     for kl in (0.0, 5.0):
