@@ -42,7 +42,7 @@ check: setup  ## lint, formatting and types
 	$(BIN)/mypy
 
 test: check  ## check, then all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile  # two processes of one thread: two threads spin more than they compute
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder  # two processes of one thread: two threads spin more than they compute
 
 bench: setup  ## small benchmarks: ratios against rank-bm25, sentence-transformers and others, in minutes
 	$(BIN)/python benchmarks/run.py
