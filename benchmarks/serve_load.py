@@ -43,7 +43,8 @@ def utterances() -> Iterator[str]:
 class Child:
     """A process of ours and its first line; all of it ends with this one."""
 
-    def __init__(self, command: list[str], **environment: str) -> None:
+    def __init__(self, command: list[str], apart: bool = False, **environment: str) -> None:
+        """`apart`: in a session of its own, so that a scheduler that shares by sessions does not count it with us."""
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}
         self.process = subprocess.Popen(
             command,
@@ -53,6 +54,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=apart,
         )
 
     def line(self) -> str:

@@ -46,6 +46,7 @@ def started(arguments: argparse.Namespace, folder: Path, stack: ExitStack) -> Pl
         options += ["--enable-lora", "--max-lora-rank", "64"]
     vllm = Child(
         [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options],
+        apart=True,
         VLLM_ALLOW_RUNTIME_LORA_UPDATING="True",
         VLLM_CPU_KVCACHE_SPACE=os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
         VLLM_LOGGING_LEVEL="ERROR",
