@@ -22,12 +22,12 @@ from retrievers.types import Tool
 SLOW = (
     "serve/test_vllm.py",
     "retrievers/test_index_survives.py",
+    "retrievers/test_tuning.py",
     "rewrite/test_vllm_backend.py",
     "batch/test_ray.py",
     "test_sft_survives.py",
     "rewrite/test_align.py",
     "serve/test_renew.py",
-    "retrievers/test_tuning.py",
     "rewrite/test_shipped.py",
     "batch/test_batch_survives.py",
     "test_two_processes.py",
@@ -35,7 +35,7 @@ SLOW = (
     "test_align_commands.py",
 )
 """Files that take most of a minute or more. They go first, so that no process is left alone with one at the end; the
-Makefile tells pytest-xdist to keep the order. The second needs no language model, which the first one converts."""
+Makefile tells pytest-xdist to keep the order. The first converts the language model, which the next two do not need."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
