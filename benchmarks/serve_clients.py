@@ -8,11 +8,21 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 Request = tuple[str, str, object]
 """Method, path and JSON body."""
 After = Callable[[object, bytes], Awaitable[None]]
 """What a client has still to do with the answer to a body; its time counts."""
+
+
+class Asked(NamedTuple):
+    """One request, from its first byte out to whatever the client had to do with the answer."""
+
+    began: float
+    ended: float
+    body: Any
+    answer: bytes
 
 
 @dataclass
@@ -25,6 +35,8 @@ class Figures:
     fallbacks: Counter[str] = field(default_factory=Counter)
     rates: list[float] = field(default_factory=list)
     """Of every round."""
+    asked: list[Asked] = field(default_factory=list)
+    """In this round."""
 
     def add(self, other: Figures) -> None:
         """One more round."""
@@ -98,7 +110,9 @@ async def _client(
         status, answer = await _answer(reader)
         if after is not None:
             await after(body, answer)
-        found.latencies.append(time.monotonic() - began)
+        ended = time.monotonic()
+        found.latencies.append(ended - began)
+        found.asked.append(Asked(began, ended, body, answer))
         found.statuses[status] += 1
         if b'"fallback":{' in answer:
             found.fallbacks[answer.split(b'"fallback":{"reason":"')[1].split(b'"')[0].decode()] += 1

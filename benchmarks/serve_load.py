@@ -43,7 +43,8 @@ def utterances() -> Iterator[str]:
 class Child:
     """A process of ours and its first line; all of it ends with this one."""
 
-    def __init__(self, command: list[str], **environment: str) -> None:
+    def __init__(self, command: list[str], apart: bool = False, **environment: str) -> None:
+        """`apart`: in a session of its own, so that a scheduler that shares by sessions does not count it with us."""
         settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}
         self.process = subprocess.Popen(
             command,
@@ -53,6 +54,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=apart,
         )
 
     def line(self) -> str:
@@ -75,11 +77,13 @@ class Child:
 class Gateway(Child):
     """`rewrite-serve` with a config."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, config: dict[str, Any], spans: Path | None = None) -> None:
+        """`spans`: where to note what its retriever does when."""
         path = folder / f"serve-{time.monotonic_ns()}.yaml"
         path.write_text(yaml.safe_dump({"port": 0, "anonymous": ["search", "write"], **config}))
         code = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
-        super().__init__([sys.executable, "-c", code, str(path)])
+        watched = [str(Path(__file__).with_name("serve_watch.py")), "serve", str(spans)]
+        super().__init__([sys.executable, *(watched if spans else ("-c", code)), str(path)])
         said = self.line()
         if "http://" not in said:
             sys.exit("the gateway does not start; is there an index? rewrite-index build configs/index/sample.yaml")
@@ -163,6 +167,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0, help="of a round (12)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rewrites", type=int, default=48, help="requests of a round with rewriting (48)")
+    parser.add_argument("--rewriting-clients", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--answer-tokens", type=int, default=48, help="of a rewrite at most (48)")
     parser.add_argument("--out", type=Path, help="also write the JSON there")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="mixed load instead")
@@ -177,8 +182,10 @@ def main() -> None:
             if arguments.rewriter:
                 from serve_rewriting import rewriting
 
-                peers |= rewriting(arguments, Path(folder))
+                with_rewrites, own = rewriting(arguments, Path(folder))
+                peers |= with_rewrites
             found = {name: {peer: each.summary() for peer, each in both.items()} for name, both in peers.items()}
+            found |= {"own": own} if arguments.rewriter else {}
     facts = json.dumps({"cores": os.cpu_count(), "load": os.getloadavg(), "retriever": arguments.retriever, **found})
     print(facts)
     if arguments.out:

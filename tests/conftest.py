@@ -7,6 +7,7 @@ import sys
 
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +19,45 @@ from retrievers.catalogue import read_catalogue
 from retrievers.kinds import Context
 from retrievers.types import Tool
 
+SLOW = (
+    "serve/test_vllm.py",
+    "retrievers/test_index_survives.py",
+    "retrievers/test_tuning.py",
+    "rewrite/test_vllm_backend.py",
+    "batch/test_ray.py",
+    "test_sft_survives.py",
+    "rewrite/test_align.py",
+    "serve/test_renew.py",
+    "rewrite/test_shipped.py",
+    "batch/test_batch_survives.py",
+    "test_two_processes.py",
+    "rewrite/test_in_process.py",
+    "test_align_commands.py",
+)
+"""Files that take most of a minute or more. They go first, so that no process is left alone with one at the end; the
+Makefile tells pytest-xdist to keep the order. The first converts the language model, which the next two do not need."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first, the others as they come."""
+    places = {str(Path(__file__).parent / name): place for place, name in enumerate(SLOW)}
+    items.sort(key=lambda item: places.get(str(item.path), len(SLOW)))
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where converted models are: one place for all processes of pytest-xdist."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "models"
+    folder.mkdir(exist_ok=True)
+    return folder
+
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory: pytest.TempPathFactory, converted: Path) -> Path:
     """A cache of the tests' own; vectors computed by one test serve the others."""
     folder = tmp_path_factory.mktemp("cache")
+    (folder / "models").symlink_to(converted)
     os.environ["TOOLREWRITE_CACHE"] = str(folder)
     return folder
 
@@ -57,9 +92,11 @@ def some_tools(sample_tools: list[Tool]) -> list[Tool]:
 
 
 @pytest.fixture(scope="session")
-def language_model(cache: Path) -> Path:
+def language_model(cache: Path, converted: Path) -> Path:
     """The bundled language model, converted once for all tests."""
-    return find_model("bundled:smollm2-135m")
+    with converted.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return find_model("bundled:smollm2-135m")
 
 
 @pytest.fixture(scope="session")

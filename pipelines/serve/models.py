@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 
 from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
 from pipelines.serve.breaker import Breaker
-from pipelines.serve.endpoints import LocalEndpoint, ServerEndpoint
+from pipelines.serve.endpoints import LocalEndpoint, ServerEndpoint, open_client
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting
 from pipelines.serve.room import QuickRoom
@@ -53,12 +53,7 @@ class Models:
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        # No redirects, no proxies of the environment: prompts go where the config says.
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=2.0, pool=None),
-            limits=httpx.Limits(max_connections=None),
-            trust_env=False,
-        )
+        self._client: aiohttp.ClientSession | None = None
         self.servers: list[ServerEndpoint] = []
         self._local: LocalEndpoint | None = None
 
@@ -81,12 +76,15 @@ class Models:
         """Starts what has to be started; does not wait until it is up, unless it is in this process."""
         match self.settings.engine:
             case ManagedVllm() as managed:
-                endpoint = self._server("vllm", KEY_VARIABLE)
-                self.servers = [endpoint]
+                self._client = client = open_client(tls=False)
+                self.servers = [ServerEndpoint("vllm", client, self._breaker(), KEY_VARIABLE)]
                 await self._start_vllm(managed)
             case ExternalServers() as external:
-                forgets = external.load_adapter
-                self.servers = [self._server(url, external.key_variable, forgets) for url in external.urls]
+                self._client = client = open_client(any(url.lower().startswith("https:") for url in external.urls))
+                variable, forgets = external.key_variable, external.load_adapter
+                self.servers = [
+                    ServerEndpoint(url, client, self._breaker(), variable, forgets) for url in external.urls
+                ]
                 for server, url in zip(self.servers, external.urls, strict=True):
                     server.url = url.rstrip("/")
             case InProcess():
@@ -101,7 +99,8 @@ class Models:
         await self._stop_vllm()
         if self._local is not None:
             self._local.close()
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.close()
 
     async def tend(self) -> None:
         """Prepares servers that are there and not ready yet."""
@@ -205,9 +204,6 @@ class Models:
         ]:
             self.rewriting.endpoints = [each for each in self.rewriting.endpoints if each is not local]
             local.close()
-
-    def _server(self, name: str, variable: str, forgets: bool = False) -> ServerEndpoint:
-        return ServerEndpoint(name, self._client, self._breaker(), variable, forgets)
 
     def _breaker(self) -> Breaker:
         return Breaker(self.settings.failures)

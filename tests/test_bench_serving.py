@@ -1,0 +1,101 @@
+"""What the serving benchmark calls the gateway's own time: everything that neither vLLM nor the retriever had."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+SLOW = 0.3
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(BENCHMARKS))
+    import serve_own
+
+    yield serve_own
+    sys.path.remove(str(BENCHMARKS))
+    for name in ("serve_own", "serve_watch", "serve_clients"):
+        sys.modules.pop(name, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=6), st.integers(0, 15), st.integers(0, 20))
+def test_what_is_left_is_every_tick_that_no_span_has(
+    own: ModuleType, spans: list[tuple[int, int]], began: int, length: int
+) -> None:
+    busy = {tick for start, long in spans for tick in range(start, start + long)}
+    left = sum(tick not in busy for tick in range(began, began + length))
+    found = [own.Span(start, start + long, []) for start, long in spans]
+    assert own.remainder(began, began + length, found) == left
+
+
+def test_a_request_is_charged_with_its_own_spans_alone(own: ModuleType) -> None:
+    answer = {
+        "results": [{"rewrite": {"lines": ["book a train"]}}],
+        "timings_ms": {"rewrite": 1250.0},
+    }
+    asked = own.Asked(10.0, 12.0, {"utterance": "0001 a train"}, json.dumps(answer).encode())
+    lost = own.Asked(10.0, 12.0, {"utterance": "0002 a plane"}, b"{}")
+    vllm = [own.Span(10.2, 11.4, ["so: 0001 a train"]), own.Span(10.0, 12.0, ["0009 a boat"])]
+    retriever = [own.Span(11.5, 11.8, ["book a train", "book a boat"]), own.Span(10.1, 10.3, ["0001 a train"])]
+    found = own.Own()
+    found.add([asked, lost], vllm, [*retriever, own.Span(10.0, 12.0, ["0009 a boat"])])
+    assert found.not_answered == 1
+    assert found.summary()["p50_ms"] == pytest.approx(1000 * (0.1 + 0.1 + 0.2))
+    assert found.in_rewrite == [pytest.approx(50.0)]
+
+
+class Model(BaseHTTPRequestHandler):
+    """Takes its time."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        said = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(SLOW)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_the_proxy_hands_on_and_notes_what_the_model_took(own: ModuleType, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        words = ["serve_watch.py", "proxy", str(server.server_address[1]), str(tmp_path / "spans.jsonl")]
+        proxy = subprocess.Popen([sys.executable, *words], cwd=BENCHMARKS, stdout=subprocess.PIPE, text=True)
+        try:
+            assert proxy.stdout is not None
+            url = f"http://127.0.0.1:{int(proxy.stdout.readline())}"
+            body = {"messages": [{"content": "be brief"}, {"content": "höre"}]}
+            with httpx.Client(trust_env=False) as client:
+                client.post(f"{url}/tokenize", json=body)
+                began = time.monotonic()
+                for _ in range(2):
+                    assert client.post(f"{url}/v1/chat/completions", json=body).json() == body
+                ended = time.monotonic()
+        finally:
+            proxy.terminate()
+            proxy.communicate(timeout=30)
+            server.shutdown()
+    import serve_watch
+
+    spans = serve_watch.read(tmp_path / "spans.jsonl")
+    assert [list(span.texts) for span in spans] == [["höre"], ["höre"]]
+    assert began < spans[0].began < spans[0].ended < spans[1].began < spans[1].ended < ended
+    assert all(span.ended - span.began >= SLOW for span in spans)
