@@ -8,7 +8,7 @@ come from the texts, so that the same labels give the same again.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pipelines.data import hashed
 from retrievers.tuning.examples import Labels
@@ -20,9 +20,12 @@ LONGEST = 3000
 """Characters: what an encoder reads of a text is less."""
 
 
-def with_own(labels: Labels, queries: Sequence[str], share: float) -> Labels:
-    """The catalogue's queries beside the labelled ones: `share` for each that needs a tool, drawn by their hashes."""
-    known = set(labels.queries)
+def with_own(labels: Labels, queries: Sequence[str], share: float, without: Iterable[str] = ()) -> Labels:
+    """The catalogue's queries beside the labelled ones: `share` for each that needs a tool, drawn by their hashes.
+
+    `without` are texts of the other split.
+    """
+    known = {*labels.queries, *without}
     order = sorted((query for query in dict.fromkeys(queries) if query not in known), key=hashed)
     chosen = order[: round(share * sum(labels.needs))]
     return Labels((*labels.queries, *chosen), (*labels.needs, *(True for _ in chosen)))

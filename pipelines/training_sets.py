@@ -35,10 +35,9 @@ def labelled_set(settings: MassToolTraining, text: Sequence[str]) -> list[Traini
     if labels and not any(dev.needs):
         dev = _labels([], set(), dev, found.dev.queries)
     if labels:
-        train, dev = (
-            with_joined(with_own(each, own.queries, settings.own_labels), settings.joined_labels)
-            for each, own in ((train, found.train), (dev, found.dev))
-        )
+        train = with_own(train, found.train.queries, settings.own_labels, dev.queries)
+        dev = with_own(dev, found.dev.queries, settings.own_labels, train.queries)
+        train, dev = (with_joined(each, settings.joined_labels) for each in (train, dev))
     return [replace(found, labels=train, dev_labels=dev)]
 
 

@@ -22,6 +22,7 @@ def test_own_queries_need_a_tool_and_are_as_many_as_asked_for() -> None:
     assert set(found.queries[30:]) < set(own) - {"text 3"}
     assert with_own(LABELS, own[::-1], 0.5) == found
     assert with_own(LABELS, own, 0) == LABELS
+    assert sorted(with_own(LABELS, own, 9.0, own[4:]).queries[30:]) == own[:4]
 
 
 def test_joined_texts_are_of_one_kind_and_the_same_every_time() -> None:
