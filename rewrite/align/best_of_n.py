@@ -18,19 +18,31 @@ from rewrite.types import Answer
 
 
 def best_examples(samples: Sequence[Sample], template: Template, settings: BestOfNSettings) -> list[Example]:
-    """For every query whose best answer stands out that answer, as an example to learn from."""
+    """For every query whose best answer stands out that answer, as an example to learn from; or what all voted for."""
     found = []
     for sample in samples:
-        able = [place for place, readable in enumerate(sample.readable) if readable]
-        if not able:
+        place = _voted(sample) if settings.vote else _best(sample, settings.margin)
+        if place is None or (settings.beat_raw and sample.rewards[place] <= sample.raw):
             continue
-        best = max(able, key=lambda place: (sample.rewards[place], -len(sample.answers[place]), -place))
-        reward = sample.rewards[best]
-        if reward - fmean(sample.rewards) < settings.margin or (settings.beat_raw and reward <= sample.raw):
-            continue
-        lines = template.parse(Answer(sample.answers[best], 0)).lines
+        lines = template.parse(Answer(sample.answers[place], 0)).lines
         found.append(Example(sample.id, sample.utterance, lines, (), sample.candidates))
     return found
+
+
+def _best(sample: Sample, margin: float) -> int | None:
+    able = [place for place, readable in enumerate(sample.readable) if readable]
+    if not able:
+        return None
+    best = max(able, key=lambda place: (sample.rewards[place], -len(sample.answers[place]), -place))
+    return best if sample.rewards[best] - fmean(sample.rewards) >= margin else None
+
+
+def _voted(sample: Sample) -> int | None:
+    own = sample.own
+    if sample.joined:
+        return len(own.answers) if sample.rewards[-1] >= fmean(own.rewards) else None
+    able = [place for place, readable in enumerate(sample.readable) if readable]
+    return max(able, key=lambda place: own.answers.count(own.answers[place]), default=None)
 
 
 def train_best_of_n(goal: Goal, leg: Leg, examples: Sequence[Example]) -> Trained:

@@ -13,7 +13,8 @@ def collapsed(limits: Limits, row: Mapping[str, Any], start: Mapping[str, float]
     """Why a line of figures tells of a collapse, in one clause; empty where it does not."""
     if (parsed := row.get("eval_parsed")) is not None and parsed < limits.parsed:
         return f"only {parsed:.0%} of the dev answers can be parsed (collapse.parsed {limits.parsed:g})"
-    if (distinct := row.get("eval_distinct")) is not None and distinct < limits.distinct:
+    distinct, least = row.get("eval_distinct"), min(limits.distinct, start.get("eval_distinct", 1.0) / 2)
+    if distinct is not None and distinct < least:  # where few answers are right, few differed at the start
         return f"only {distinct:.0%} of the dev answers differ (collapse.distinct {limits.distinct:g})"
     tokens, before = row.get("eval_tokens"), start.get("eval_tokens")
     if tokens is not None and before and not limits.shorter <= tokens / before <= limits.longer:

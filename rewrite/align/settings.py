@@ -43,7 +43,7 @@ class PairSettings:
     """Which answers of a query make a pair: the best with the worst, the second best with the second worst, …"""
 
     most: int = 1
-    """Pairs a query."""
+    """Pairs a query; 0: those of `joined` alone."""
     margin: float = 0.1
     """By how much the chosen one's reward is at least better."""
     least: float = 0.0
@@ -59,8 +59,10 @@ class PairSettings:
     two is better: so it is chosen where it beats what the policy usually writes, not only where it beats the best."""
 
     def __post_init__(self) -> None:
-        if self.most < 1 or self.margin <= 0 or (self.longer and self.longer < 1) or self.joined < 0:
-            raise Unfit("most is at least 1, margin positive, longer 0 or at least 1, joined not negative")
+        if min(self.most, self.joined) < 0 or self.margin <= 0 or (self.longer and self.longer < 1):
+            raise Unfit("most and joined must not be negative, margin positive, longer 0 or at least 1")
+        if self.most + self.joined < 1:
+            raise Unfit("there will be no pairs: set most or joined to at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +197,15 @@ class BestOfNSettings:
     """By how much the best answer is at least better than the query's mean one; others teach nothing."""
     beat_raw: bool = False
     """Take only answers that are better than leaving the query alone."""
+    vote: bool = False
+    """Learn not from the best answer, which a policy cannot know, but from the one that was put together of all
+    (samples.joined), wherever it is no worse than the mean one; where all say the same, from that. No margin then."""
 
     def __post_init__(self) -> None:
         if self.margin < 0:
             raise Unfit("margin must not be negative")
+        if self.vote and not self.samples.joined:
+            raise Unfit("a vote wants samples.joined, the lines of the answer that is put together", "vote")
 
 
 AlgoSettings = DpoSettings | GrpoSettings | RlooSettings | PpoSettings | BestOfNSettings
@@ -221,7 +228,7 @@ class Limits:
     parsed: float = 0.5
     """The least share of dev answers that can be parsed."""
     distinct: float = 0.2
-    """The least share of dev answers that differ from each other."""
+    """The least share of dev answers that differ from each other; half of what it was at the start, if that is less."""
     shorter: float = 0.25
     longer: float = 4.0
     """An answer's mean length, as multiples of what it was at the start."""

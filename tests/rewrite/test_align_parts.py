@@ -148,6 +148,22 @@ def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> No
     assert [sample.own for sample in samples] == read_samples(plain)
 
 
+def test_a_vote_is_learned_from_where_it_does_no_harm() -> None:
+    settings = BestOfNSettings(samples=replace(SETTINGS, joined=2), vote=True)
+    drawn = _sample([0.0, 0.0, 1.0, 0.5])
+    torn = replace(drawn, answers=("- a", "- a", "- b", "- a\n- b"), joined=True)
+    sure = replace(drawn, answers=("- c", "- d", "- c", "- c"), rewards=(0.0,) * 4)
+    harm = replace(torn, rewards=(1.0, 1.0, 0.0, 0.5))
+    mute = replace(sure, readable=(False,) * 4)
+    found = [example.lines for example in best_examples([torn, sure, harm, mute], TEMPLATE, settings)]
+    assert found == [("a", "b"), ("c",)]
+    assert best_examples([torn], TEMPLATE, replace(settings, vote=False))[0].lines == ("b",)
+    assert best_examples([torn], TEMPLATE, replace(settings, beat_raw=True)) != []
+    assert best_examples([replace(torn, raw=0.5)], TEMPLATE, replace(settings, beat_raw=True)) == []
+    with pytest.raises(Unfit, match=r"a vote wants samples\.joined"):
+        BestOfNSettings(vote=True)
+
+
 def test_the_answer_put_together_is_paired_with_what_is_usually_written() -> None:
     usual = _sample([0.4, 0.4, 1.0, 0.6, 0.65])
     sample = replace(usual, answers=("- a", "- a", "- b", "- c", "- a\n- b"), joined=True)
@@ -158,6 +174,9 @@ def test_the_answer_put_together_is_paired_with_what_is_usually_written() -> Non
     assert [pair.rewards for pair in both[1:]] == [(0.65, 0.4), (1.0, 0.65)]
     assert len(pairs_of(sample, PairSettings(joined=9))) == 3  # - c is too near
     assert len(pairs_of(sample, PairSettings(joined=1))) == 2
+    assert pairs_of(sample, PairSettings(most=0, joined=2)) == both[1:]
+    with pytest.raises(Unfit, match="there will be no pairs"):
+        PairSettings(most=0)
     assert len(pairs_of(sample, PairSettings(joined=9, longer=2))) == 1
     mute = replace(sample, readable=(False, False, False, True, True))
     assert [(pair.chosen, pair.rejected) for pair in pairs_of(mute, PairSettings(joined=2))][1:] == [
@@ -220,6 +239,9 @@ def test_a_collapse_is_named() -> None:
         ({"kl": 100.0}, "100 nats"),
     ]:
         assert said in collapsed(limits, fine | change, start)
+    alike = start | {"eval_distinct": 0.15}  # a small catalogue: few answers are right
+    assert collapsed(limits, fine | {"eval_distinct": 0.1}, alike) == ""
+    assert "only 5%" in collapsed(limits, fine | {"eval_distinct": 0.05}, alike)
     history = [fine | {"step": 1, "kl": 100.0}, fine | {"step": 2}]
     assert last_collapse(limits, history, start) == ""
     assert "nats" in last_collapse(limits, history[:1], start)
