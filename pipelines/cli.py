@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.failures import exit_code, sentence
-from pipelines.flags import EXITS, Handler, config_arguments, later, renew_command, utterances_command
+from pipelines.flags import EXITS, Handler, config_arguments, later, renew_command, results_command, utterances_command
 from pipelines.index_flags import index_readers, index_shared, index_writers
 
 
@@ -51,10 +51,13 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "rewrite-eval",
         description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html. "
-        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it.",
+        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it; `rewrite-eval matrix CONFIG` puts"
+        " figures of many runs into one table; `rewrite-eval --check` tells whether runs say what is published.",
         epilog=EXITS,
     )
     given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["matrix"] or "--check" in given:
+        return run(*results_command(given))
     module, handler, examples = "eval_commands", "run_eval", "configs/eval/"
     if given[:1] == ["attack"]:
         parser = argparse.ArgumentParser(

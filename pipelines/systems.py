@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.data import DataSet
+from pipelines.made_of import MadeOf, made_of
 from pipelines.protocols import Protocol
 from pipelines.rewriters import RewriterSettings
 from pipelines.rewritten_systems import Fused, Rewriters, Rewritten, Use
@@ -58,6 +59,8 @@ class Ranked:
     fused: Fused | None = None
     branches: Mapping[ToolId, tuple[int, ...]] = field(default_factory=dict)
     """Where in a tree of codes its tools are, where it has one."""
+    made_of: MadeOf | None = None
+    """None: a run file, of which nobody here knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,9 @@ def ask(
         found, seconds, fused = behind.rank(uses[name], system.fusion) if name in uses else _raw(bench, places[name])
         ranked = dict(zip(order, found, strict=True))
         search = bench.search(places[name])
-        answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches)
+        parts = behind.parts(uses[name]) if name in uses else None
+        made = made_of(bench.index(places[name].index), places[name].retriever, context.find_model, parts)
+        answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches, made)
     return Answers(answers, behind.rewritten())
 
 
