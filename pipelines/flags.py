@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 Handler = Callable[[argparse.Namespace], int]
+DEFAULT_SERVER = Path(__file__).parent / "serve" / "default.yaml"
+"""What `rewrite-serve` does when it is told nothing."""
 EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong"
 
 
@@ -17,9 +19,7 @@ def config_arguments(
     """A config file, changes of it, and a look at what comes of both. With a default it need not be named."""
     told = f"YAML file; see {examples}"
     if default:
-        parser.add_argument(
-            "config", type=Path, metavar="CONFIG", nargs="?", default=default, help=f"{told} ({default})"
-        )
+        parser.add_argument("config", type=Path, metavar="CONFIG", nargs="?", default=default, help=f"{told}")
     elif flag:
         parser.add_argument(flag, type=Path, metavar="CONFIG", required=True, help=told)
     else:

@@ -271,6 +271,12 @@ def test_a_drawing_holds_its_values_and_is_no_magnifying_glass(lowest: float, hi
     assert high - low >= 0.4 - 1e-9
 
 
+def test_the_example_of_a_file_of_figures_is_one() -> None:
+    text = (ROOT / "docs/figures/README.md").read_text()
+    [block] = re.findall(r"```json\n(.+?)```", text, re.DOTALL)
+    assert configs.parse(Figures, json.loads(block)).rows[0].rewriter == "aligned"
+
+
 def test_every_figure_in_the_docs_has_its_origin() -> None:
     found = read_figures(ROOT / "docs/figures")
     assert {figures.source for figures in found.values()} == {"measured", "published"}
