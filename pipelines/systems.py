@@ -10,7 +10,7 @@ from pipelines.data import DataSet
 from pipelines.made_of import MadeOf, made_of
 from pipelines.protocols import Protocol
 from pipelines.rewriters import RewriterSettings
-from pipelines.rewritten_systems import Fused, Rewriters, Rewritten, Use
+from pipelines.rewritten_systems import DEV, Fused, Rewriters, Rewritten, Use
 from pipelines.trec import read_run
 from pipelines.trial import Bench, Place, Trial
 from retrievers.errors import BadInput
@@ -125,6 +125,8 @@ def _place(name: str, system: SystemSettings, default_index: str | None, bench: 
     place, index = Place(folder, system.retriever), bench.index(folder)
     bench.search(place).check_tools((tool.id for tool in bench.trial.data.tools), f"the index of {name!r}")
     _refuse_seen(name, index, system.retriever, bench.trial.data, bench.trial.protocol)
+    asked = DEV if system.choose_fusion else bench.trial.split
+    _refuse_remembered(name, index, system.retriever, bench.trial.data.name, asked)
     return place
 
 
@@ -150,4 +152,18 @@ def _refuse_seen(name: str, index: Index, retriever: str, data: DataSet, protoco
         raise BadInput(
             f"the system {name!r} was trained on {data.name} with protocol {training['protocol']}, so it has seen the "
             f"tools that {protocol} calls unseen; train it with `protocol: {protocol}`"
+        )
+
+
+def _refuse_remembered(name: str, index: Index, retriever: str, dataset: str, split: str) -> None:
+    """Once trained, MassTool keeps the queries of train and dev with their tools: asked again, it knows the answers."""
+    part = index.manifest.retrievers.get(retriever)
+    for inner in part.settings.get("of", ()) if part else ():
+        _refuse_remembered(name, index, inner, dataset, split)
+    training = part.settings.get("train") if part and part.settings["kind"] == "masstool" else None
+    names = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]} if training else set()
+    if split != "test" and dataset in names:
+        raise BadInput(
+            f"the system {name!r} remembers the {split} queries of {dataset} with their tools, so they cannot tell how "
+            "good it is; its training.json has what dev said before that, and test can be asked with a given fusion"
         )
