@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 ORDER = (
     "README tutorial choosing guide agents renew rewriting masstool generative weaver poison shared hostile results "
-    "matrix experiments"
+    "matrix experiments limits architecture reference data"
 )
 """How pages stand in the list; others come after these."""
 
