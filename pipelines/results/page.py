@@ -153,6 +153,8 @@ def _metric(row: FigureRow, metric: str) -> str:
     if metric in row.metrics:
         low_high = row.ranges.get(metric)
         return figure(row.metrics[metric]) + (f" ({figure(low_high[0])}-{figure(low_high[1])})" if low_high else "")
+    if not row.metrics and metric == HEAD:
+        return "by group, below"
     theirs = metric.replace("ndcg@", "ndcg_toolgen@")
     return f"{figure(row.metrics[theirs])} (theirs)" if theirs != metric and theirs in row.metrics else ""
 
