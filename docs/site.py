@@ -18,7 +18,8 @@ from markdown_it.token import Token
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ORDER = (
-    "README tutorial guide agents renew rewriting masstool generative weaver poison shared hostile results experiments"
+    "README tutorial choosing guide agents renew rewriting masstool generative weaver poison shared hostile results "
+    "matrix experiments limits architecture reference data"
 )
 """How pages stand in the list; others come after these."""
 

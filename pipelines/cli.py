@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.failures import exit_code, sentence
-from pipelines.flags import EXITS, Handler, config_arguments, later, renew_command, utterances_command
+from pipelines.flags import (
+    DEFAULT_SERVER,
+    EXITS,
+    Handler,
+    config_arguments,
+    later,
+    renew_command,
+    results_command,
+    utterances_command,
+)
 from pipelines.index_flags import index_readers, index_shared, index_writers
 
 
@@ -51,10 +60,13 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "rewrite-eval",
         description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html. "
-        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it.",
+        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it; `rewrite-eval matrix CONFIG` puts"
+        " figures of many runs into one table; `rewrite-eval --check` tells whether runs say what is published.",
         epilog=EXITS,
     )
     given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["matrix"] or "--check" in given:
+        return run(*results_command(given))
     module, handler, examples = "eval_commands", "run_eval", "configs/eval/"
     if given[:1] == ["attack"]:
         parser = argparse.ArgumentParser(
@@ -150,7 +162,8 @@ def serve(argv: Sequence[str] | None = None) -> int:
     """rewrite-serve: the rewriter in front of an index."""
     parser = argparse.ArgumentParser(
         "rewrite-serve",
-        description="Serve a tool index over HTTP, with a rewriter beside it. `rewrite-serve key` makes an API key, "
+        description="Serve a tool index over HTTP, with a rewriter beside it. Without a CONFIG: the sample, or with "
+        "--set index=FOLDER that index, as is recommended. `rewrite-serve key` makes an API key, "
         "`rewrite-serve mcp CONFIG` serves the same to an MCP client on standard input and output.",
         epilog=EXITS,
     )
@@ -169,7 +182,7 @@ def serve(argv: Sequence[str] | None = None) -> int:
             "rewrite-serve mcp", description="Serve a tool index as an MCP server on standard input.", epilog=EXITS
         )
         handler, given = "mcp", given[1:]
-    config_arguments(parser, "configs/serve/")
+    config_arguments(parser, "configs/serve/", default=DEFAULT_SERVER)
     parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
     parser.set_defaults(handler=later("serve_commands", handler))
     return run(parser, given)

@@ -55,7 +55,7 @@ def load_dataset(reference: str) -> DataSet:
     """A data set by its folder, or `bundled:sample`."""
     folder = sample_folder() if reference == SAMPLE else Path(reference)
     if not folder.is_dir():
-        raise BadInput(f"no data set folder {folder}")
+        raise BadInput(f"no data set folder {folder}; docs/data.md says where the public ones come from")
     tools = tuple(read_catalogue(folder, "beir"))
     queries = read_queries(folder / "queries.jsonl")
     known = {tool.id for tool in tools}

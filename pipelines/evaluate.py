@@ -142,6 +142,8 @@ class Evaluation:
                 for group, mask in self.groups.items()
             },
             "fingerprints": {name: answer.fingerprint for name, answer in self.answers.items()},
+            "made_of": {name: asdict(each.made_of) for name, each in self.answers.items() if each.made_of},
+            "tools": len(self.data.tools),
             "seconds_per_query": {
                 name: answer.seconds / len(self.order)
                 for name, answer in self.answers.items()

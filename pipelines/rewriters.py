@@ -71,6 +71,8 @@ class Parts:
     """The rest that is worth writing down."""
     fusion: RewriteFusion | None = None
     """How a trained rewriter is best joined with the raw query."""
+    how: str = ""
+    """How it was trained, in words; "": it was not."""
 
 
 def find_parts(settings: RewriterSettings) -> Parts:
@@ -104,7 +106,8 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str
     if not served:
         model = folder.path if folder.adapter is None else _base_model(folder, settings.base)
     fusion = RewriteFusion(**card.fusion) if card.fusion else None
-    return Parts(folder.template, card.phrasing or PHRASING, model, folder.adapter, card.data, facts, fusion)
+    phrasing = card.phrasing or PHRASING
+    return Parts(folder.template, phrasing, model, folder.adapter, card.data, facts, fusion, card.how)
 
 
 def _base_model(folder: RewriterFolder, named: str | None) -> Path:

@@ -104,6 +104,10 @@ class Rewriters:
         seconds = raw.seconds + rewrites.seconds + lists.seconds + fused.seconds
         return fused.value, seconds, Fused(self._label(use), chosen, tried)
 
+    def parts(self, use: Use) -> Parts:
+        """What the rewriter of a system is made of."""
+        return self._parts[use.rewriter]
+
     def rewritten(self) -> dict[str, Rewritten]:
         """What every rewriter answered, by its label."""
         found = {}

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.data import DataSet
+from pipelines.made_of import MadeOf, made_of
 from pipelines.protocols import Protocol
 from pipelines.rewriters import RewriterSettings
-from pipelines.rewritten_systems import Fused, Rewriters, Rewritten, Use
+from pipelines.rewritten_systems import DEV, Fused, Rewriters, Rewritten, Use
 from pipelines.trec import read_run
 from pipelines.trial import Bench, Place, Trial
 from retrievers.errors import BadInput
@@ -58,6 +59,8 @@ class Ranked:
     fused: Fused | None = None
     branches: Mapping[ToolId, tuple[int, ...]] = field(default_factory=dict)
     """Where in a tree of codes its tools are, where it has one."""
+    made_of: MadeOf | None = None
+    """None: a run file, of which nobody here knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,9 @@ def ask(
         found, seconds, fused = behind.rank(uses[name], system.fusion) if name in uses else _raw(bench, places[name])
         ranked = dict(zip(order, found, strict=True))
         search = bench.search(places[name])
-        answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches)
+        parts = behind.parts(uses[name]) if name in uses else None
+        made = made_of(bench.index(places[name].index), places[name].retriever, context.find_model, parts)
+        answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches, made)
     return Answers(answers, behind.rewritten())
 
 
@@ -120,6 +125,8 @@ def _place(name: str, system: SystemSettings, default_index: str | None, bench: 
     place, index = Place(folder, system.retriever), bench.index(folder)
     bench.search(place).check_tools((tool.id for tool in bench.trial.data.tools), f"the index of {name!r}")
     _refuse_seen(name, index, system.retriever, bench.trial.data, bench.trial.protocol)
+    asked = DEV if system.choose_fusion else bench.trial.split
+    _refuse_remembered(name, index, system.retriever, bench.trial.data.name, asked)
     return place
 
 
@@ -145,4 +152,18 @@ def _refuse_seen(name: str, index: Index, retriever: str, data: DataSet, protoco
         raise BadInput(
             f"the system {name!r} was trained on {data.name} with protocol {training['protocol']}, so it has seen the "
             f"tools that {protocol} calls unseen; train it with `protocol: {protocol}`"
+        )
+
+
+def _refuse_remembered(name: str, index: Index, retriever: str, dataset: str, split: str) -> None:
+    """Once trained, MassTool keeps the queries of train and dev with their tools: asked again, it knows the answers."""
+    part = index.manifest.retrievers.get(retriever)
+    for inner in part.settings.get("of", ()) if part else ():
+        _refuse_remembered(name, index, inner, dataset, split)
+    training = part.settings.get("train") if part and part.settings["kind"] == "masstool" else None
+    names = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]} if training else set()
+    if split != "test" and dataset in names:
+        raise BadInput(
+            f"the system {name!r} remembers the {split} queries of {dataset} with their tools, so they cannot tell how "
+            "good it is; its training.json has what dev said before that, and test can be asked with a given fusion"
         )

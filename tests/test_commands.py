@@ -21,6 +21,8 @@ from pipelines.drawing import PairsConfig, ProbeConfig
 from pipelines.evaluate import EvalConfig
 from pipelines.index import IndexConfig
 from pipelines.renew.settings import RenewConfig
+from pipelines.results.check import ExpectedConfig
+from pipelines.results_commands import MatrixConfig
 from pipelines.serve.settings import ServeConfig
 from pipelines.sft import SftConfig
 from pipelines.targets import TargetsConfig
@@ -35,7 +37,7 @@ SUBCOMMANDS = {
     "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search", "push", "pull", "agent"],
     "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge", "renew", "utterances"],
     "rewrite-serve": ["key", "mcp"],
-    "rewrite-eval": ["attack"],
+    "rewrite-eval": ["attack", "matrix", "--check"],
 }
 CONFIG_KINDS = {
     "index": IndexConfig,
@@ -50,6 +52,8 @@ CONFIG_KINDS = {
     "attack": AttackConfig,
     "renew": RenewConfig,
     "utterances": UtterancesConfig,
+    "matrix": MatrixConfig,
+    "configs": ExpectedConfig,
 }
 HELPS = [[name] for name in SCRIPTS] + [[name, sub] for name, subs in SUBCOMMANDS.items() for sub in subs]
 

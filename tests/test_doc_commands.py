@@ -11,13 +11,16 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from doc_blocks import ROOT, Block, blocks, commands
+from doc_blocks import PAGES, ROOT, Block, blocks, commands
+from markdown_it import MarkdownIt
 from test_commands import CONFIG_KINDS
 
 from pipelines import cli
@@ -86,7 +89,7 @@ def complaint(words: list[str]) -> str:
         unknown = [each for each in rest if "=" not in each and not re.search(rf"^{re.escape(each)}:", targets, re.M)]
         return f"the Makefile has no {unknown[0]}" if unknown else ""
     if name == "python":
-        return "" if (ROOT / rest[0]).is_file() else f"there is no {rest[0]}"
+        return unread_flag(rest[0], rest[1:]) if (ROOT / rest[0]).is_file() else f"there is no {rest[0]}"
     if name == "accelerate":
         at = next(place for place, word in enumerate(rest) if "which" in word or word.startswith("$("))
         return complaint([rest[at + 1].rstrip(")"), *rest[at + 2 :]])
@@ -101,6 +104,15 @@ def complaint(words: list[str]) -> str:
     else:
         return "" if parses(entry, rest) else "its flags are not read"
     return f"it ends with {code}" if code else ""
+
+
+def unread_flag(script: str, rest: list[str]) -> str:
+    """Scripts take minutes to hours; what they say of their flags takes seconds."""
+    done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        return f"{script} --help ends with {done.returncode}"
+    unknown = [word for word in rest if word.startswith("--") and word not in done.stdout]
+    return f"{script} knows no {unknown[0]}" if unknown else ""
 
 
 def takes_config(name: str, rest: list[str]) -> bool:
@@ -167,6 +179,16 @@ def test_something_is_run_for_real() -> None:
         for each in REAL - {("rewrite-serve", "key")}
     )
     assert sum(map(is_real, every)) >= 9
+
+
+def test_no_block_is_overlooked() -> None:
+    """A language that nobody looks for, or a command in a list that is no block, would go unseen."""
+    assert {block.language for block in BLOCKS} <= {"", "sh", "python", "yaml", "json"}
+    for page in PAGES:
+        prose = [t for t in MarkdownIt("commonmark").enable("table").parse(page.read_text()) if t.type == "inline"]
+        for token in prose:
+            for line in token.content.split("\n"):
+                assert not re.match(r"(rewrite-\w+ [\w./-]+ |python \S+\.py|make \w+ )", line), f"{page.name}: {line}"
 
 
 def test_what_is_not_run_has_a_reason() -> None:

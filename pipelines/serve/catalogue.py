@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TypeVar
 
+from pipelines.recommended import AUTO, best_retriever
 from pipelines.search import ToolSearch
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics
@@ -51,8 +52,9 @@ class LiveCatalogue:
     """Reads and writes one index folder. Other places differ in `_add`, `_remove`, `_reopen` and `follow`."""
 
     def __init__(self, index: Index, retriever: str, metrics: Metrics, phrasing: str) -> None:
-        self._folder, self._retriever, self._metrics = index.folder, retriever, metrics
-        self.current = Snapshot(index, retriever, phrasing)
+        self.retriever = best_retriever(index) if retriever == AUTO else retriever
+        self._folder, self._metrics = index.folder, metrics
+        self.current = Snapshot(index, self.retriever, phrasing)
         self.current.warm()
         self._seen = self._stamp()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")  # one change at a time
@@ -151,7 +153,7 @@ class LiveCatalogue:
         return changed
 
     def _take(self, index: Index, phrasing: str) -> None:
-        fresh = Snapshot(index, self._retriever, phrasing)
+        fresh = Snapshot(index, self.retriever, phrasing)
         fresh.warm()
         self.current = fresh  # one assignment: whoever reads it has the old one or the new one
         self._metrics.tools.set(len(index.tools))

@@ -44,7 +44,7 @@ class Gateway:
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
         )
         self.service.rewriting = self.models.rewriting if self.models else None
-        self.service.trust = config.trust
+        self.service.trust, self.service.least_probability = config.trust, config.least_probability
         self.feedback = open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipelines.recommended import index_folder
 from pipelines.serve.catalogue import LiveCatalogue
 from pipelines.serve.feedback import FeedbackLog
 from pipelines.serve.metrics import Metrics
@@ -25,7 +26,7 @@ class Feedback(Protocol):
 def open_catalogue(config: ServeConfig, context: Context, metrics: Metrics, phrasing: str) -> LiveCatalogue:
     """The catalogue, ready to search."""
     if config.database is None:
-        index = Index(Path(config.index).expanduser(), context)
+        index = Index(index_folder(config.index), context)
         return LiveCatalogue(index, config.retriever, metrics, phrasing)
     try:
         from pipelines.serve.shared import SharedCatalogue

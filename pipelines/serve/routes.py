@@ -156,7 +156,7 @@ def models(parts: Gateway) -> state_wire.ModelsResponse:
     snapshot = parts.catalogue.current
     found = [
         state_wire.ModelOut(
-            id=parts.config.retriever, role="retriever", ready=True, fingerprint=snapshot.search.fingerprint
+            id=parts.catalogue.retriever, role="retriever", ready=True, fingerprint=snapshot.search.fingerprint
         )
     ]
     if parts.models is not None:

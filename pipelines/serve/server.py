@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
         host = f"[{config.host}]" if ":" in config.host else config.host
         how = f"rewriter by {NAMES[models.engine]}" if models else "no rewriter"
         return (
-            f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {config.retriever}, "
+            f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {self._gateway.catalogue.retriever}, "
             f"fingerprint {index.fingerprint}, {how}"
         )
 

@@ -59,6 +59,7 @@ class SearchService:
         self.rewriting: Rewriting | None = None
         """None: there is no rewriter here."""
         self.trust = TrustSettings()
+        self.least_probability: float | None = None
         self._batcher, self._deadline_ms, self._longest_ms = batcher, deadline_ms, longest_ms
         self._lists_seconds = 0.02
         self._pasting = Pasting()
@@ -78,7 +79,7 @@ class SearchService:
             request.rewrite == "on",
             request.format,
             request.detect == "auto",
-            request.least_probability,
+            self.least_probability if request.least_probability is None else request.least_probability,
         )
         asked = self._wants_rewrite(request.rewrite, task.loaded)
         raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]

@@ -210,11 +210,11 @@ class ServeConfig:
     """`rewrite-serve`."""
 
     index: str = ""
-    """The folder of the index, unless the catalogue is shared by way of a database."""
+    """The folder of the index, unless the catalogue is shared by way of a database; `bundled:sample`: one to try."""
     database: DatabaseSettings | None = None
     """The database that holds the catalogue for all gateways; see `rewrite-index push`."""
-    retriever: str = "dense"
-    """Which of the index's retrievers answers."""
+    retriever: str = "auto"
+    """Which of the index's retrievers answers; auto: the one that is recommended (docs/choosing.md)."""
     engine: Literal["transformers", "vllm"] = "transformers"
     """What runs the language model of a generative retriever."""
     rewriter: ServedRewriter | None = None
@@ -240,6 +240,9 @@ class ServeConfig:
     """Threads that search."""
     batch: int = 16
     """Texts that are searched together at the most; more are padded more than they gain."""
+    least_probability: float | None = None
+    """From which probability of the detector's on an utterance needs a tool, where a request does not say; none: as
+    dev chose when the index was trained. 0 lets everything through."""
     learn: bool = False
     """Have the index remember feedback at once; it must have a retriever of kind masstool."""
     feedback: str = ""
@@ -267,6 +270,8 @@ class ServeConfig:
             raise BadInput("port is below 65536, workers and batch are at least 1")
         if not 1 <= self.deadline_ms <= self.longest_deadline_ms:
             raise BadInput("between 1 and longest_deadline_ms", "deadline_ms")
+        if self.least_probability is not None and not 0 <= self.least_probability <= 1:
+            raise BadInput("a probability lies between 0 and 1", "least_probability")
         if min(self.watch_seconds, self.drain_seconds) < 0:
             raise BadInput("watch_seconds and drain_seconds must not be negative")
         if len({key.name for key in self.keys}) < len(self.keys):

@@ -50,7 +50,8 @@ class SearchRequest(_In):
         default=None,
         ge=0,
         le=1,
-        description="From which probability on an utterance needs a tool; null: as chosen when the index was trained.",
+        description="From which probability on an utterance needs a tool; null: as the server is set, or else as "
+        "chosen when the index was trained.",
     )
     filters: Filters | None = None
     deadline_ms: int | None = Field(

@@ -1,0 +1,96 @@
+"""What a system is made of, so that a run folder tells by itself where in a table its figures belong."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.rewriters import Parts
+from retrievers.base import FindModel
+from retrievers.errors import BadInput
+from retrievers.index import Index
+
+REMEMBERED = frozenset({"lenders", "shifts", "signals", "keys", "graph"})
+"""What MassTool keeps of tools and queries beside its heads: memory, not parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    """A system in two words and a number."""
+
+    retriever: str
+    """The kind, with -tuned behind it where an encoder was tuned for this index."""
+    rewriter: str = "none"
+    """none, rules, zero-shot, sft or aligned."""
+    parameters: int | None = 0
+    """Of all models that answer a query; None: somebody else's server has them."""
+
+
+def made_of(index: Index, retriever: str, find_model: FindModel, rewriter: Parts | None = None) -> MadeOf:
+    """What a retriever of an index, with a rewriter before it or without, is made of."""
+    kind, weights = _kind(index, retriever), _weights(index, retriever, find_model)
+    if rewriter is None:
+        return MadeOf(kind, "none", weights)
+    more = _rewriter_weights(rewriter)
+    return MadeOf(kind, rewriter_word(rewriter), None if more is None else weights + more)
+
+
+def rewriter_word(parts: Parts) -> str:
+    """A rewriter in a word."""
+    if parts.facts.get("backend") == "rules":
+        return "rules"
+    if not parts.how:
+        return "zero-shot"
+    return "sft" if parts.how.startswith("supervised") else "aligned"
+
+
+def count_parameters(folder: Path) -> int:
+    """Of the weights in a folder, told by the heads of its safetensors files; nothing is loaded."""
+    total = 0
+    for path in sorted(folder.rglob("*.safetensors")):
+        with path.open("rb") as stream:
+            head = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        for name, facts in head.items():
+            if name != "__metadata__" and name not in REMEMBERED and facts["dtype"].startswith(("F", "BF")):
+                total += math.prod(facts["shape"])
+    return total
+
+
+def _kind(index: Index, retriever: str) -> str:
+    settings = index.manifest.retrievers[retriever].settings
+    inner = [_kind(index, name) for name in settings.get("of", ())]
+    learned = settings["kind"] == "dense" and settings.get("train") is not None
+    tuned = learned or any(kind.endswith("-tuned") for kind in inner)
+    return f"{settings['kind']}{'-tuned' if tuned else ''}"
+
+
+def _weights(index: Index, retriever: str, find_model: FindModel) -> int:
+    part = index.manifest.retrievers[retriever]
+    total = sum(_weights(index, name, find_model) for name in part.settings.get("of", ()))
+    trained = index.folder / part.model if part.model else None
+    if trained:
+        total += count_parameters(trained)
+    heads_alone = trained is not None and part.settings["kind"] == "masstool" and not (trained / "encoder").is_dir()
+    if "model" in part.settings and (trained is None or heads_alone):
+        total += count_parameters(find_model(str(part.settings["model"])))
+    return total
+
+
+def _rewriter_weights(parts: Parts) -> int | None:
+    if parts.facts.get("backend") == "rules":
+        return 0
+    if parts.model is None:
+        return None
+    return count_parameters(parts.model) + (count_parameters(parts.adapter) if parts.adapter else 0)
+
+
+def as_made_of(value: Mapping[str, Any], source: str) -> MadeOf:
+    """What metrics.json says of a system."""
+    try:
+        return MadeOf(**value)
+    except TypeError as error:
+        raise BadInput(f"{source} does not say what its systems are made of ({error}); run it again") from error

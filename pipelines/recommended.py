@@ -1,0 +1,59 @@
+"""What is used when nobody says otherwise. Chosen on dev, never on test: docs/choosing.md has the figures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from pipelines.index import SAMPLE, sample_folder
+from pipelines.models import cache_folder
+from retrievers.index import Index
+from retrievers.index import manifest as manifests
+from retrievers.index.files import disk_room
+from retrievers.index.manifest import Manifest
+
+AUTO = "auto"
+UNTRAINED = ("hybrid", "dense", "milvus", "bm25")
+"""Kinds that nothing was learned for, the best first."""
+
+
+def best_retriever(index: Index) -> str:
+    """The retriever of an index that is taken where none is named; of equals, the first in the manifest."""
+    parts = index.manifest.retrievers
+    return min(parts, key=lambda name: (_place(index.manifest, name), list(parts).index(name)))
+
+
+def _place(manifest: Manifest, name: str) -> int:
+    settings = manifest.retrievers[name].settings
+    kind, learned = settings["kind"], settings.get("train") is not None
+    if kind == "masstool" and learned:
+        return 0  # votes of earlier queries, and a detector
+    if kind == "dense" and learned:
+        return 1
+    if kind in UNTRAINED:
+        return 2 + UNTRAINED.index(kind)
+    return 10  # models that know the tools by heart are asked by name: they forget what they were not taught
+
+
+def index_folder(reference: str) -> Path:
+    """The folder of an index; `bundled:sample` is a copy of the one that ships, made once, which may be changed."""
+    if reference != SAMPLE:
+        return Path(reference).expanduser()
+    shipped = sample_folder() / "index"
+    _, fingerprint = manifests.read(shipped)
+    target = cache_folder() / "indexes" / f"sample-{fingerprint}"
+    if not (target / manifests.NAME).is_file():
+        with disk_room(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            work = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
+            try:
+                shutil.copytree(shipped, work, dirs_exist_ok=True)
+                os.rename(work, target)
+            except OSError:
+                if not (target / manifests.NAME).is_file():  # else another process was first
+                    raise
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return target

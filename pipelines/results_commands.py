@@ -1,0 +1,65 @@
+"""`rewrite-eval matrix` and `rewrite-eval --check`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines import config as configs
+from pipelines.results.check import ExpectedConfig, check
+from pipelines.results.figures import read_figures
+from pipelines.results.keep import keep
+from pipelines.results.page import entries, page
+from pipelines.results.plots import draw
+from pipelines.runs import write_files
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixConfig:
+    """`rewrite-eval matrix`."""
+
+    page: str
+    """The page to write."""
+    figures: str
+    """The folder of files of figures."""
+    pictures: str
+    """The folder that the drawings are written to."""
+
+
+def run_matrix(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, MatrixConfig)
+    if config is None:
+        return 0
+    for run in arguments.keep:
+        print(f"{run} -> {keep(run, Path(config.figures), arguments.note)}")
+    made = make_page(config, arguments.config)
+    print(f"{config.page}: {made} figures of {config.figures}; drawings in {config.pictures}")
+    return 0
+
+
+def make_page(config: MatrixConfig, source: Path) -> int:
+    """Writes page and drawings; says of how many rows."""
+    target, figures, pictures = Path(config.page), Path(config.figures), Path(config.pictures)
+    found = read_figures(figures)
+    drawn = draw(entries(found))
+    near = {folder: os.path.relpath(folder, target.parent) for folder in (figures, pictures)}
+    plots = [(said, f"{near[pictures]}/{name}") for name, (said, _) in drawn.items()]
+    text = page(found, f"rewrite-eval matrix {source}", near[figures], plots)
+    write_files(pictures, {name: str(svg) for name, (_, svg) in drawn.items()})
+    write_files(target.parent, {target.name: text})
+    return sum(len(each.rows) for each in found.values())
+
+
+def run_check(arguments: argparse.Namespace) -> int:
+    config = configs.asked(arguments, ExpectedConfig)
+    if config is None:
+        return 0
+    verdict = check(config, arguments.run)
+    for line in (*verdict.wrong, *verdict.missing):
+        print(line, file=sys.stderr)
+    told = f"{verdict.right} figures as expected, {len(verdict.wrong)} not, {len(verdict.missing)} runs missing"
+    print(told)
+    return 1 if verdict.wrong or verdict.missing else 0

@@ -1,0 +1,285 @@
+"""The results table: what a run says stands in it, what nobody ran says so, and what is off is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines import cli
+from pipelines import config as configs
+from pipelines.made_of import count_parameters, made_of, rewriter_word
+from pipelines.results.canvas import _range
+from pipelines.results.check import ExpectedConfig, check
+from pipelines.results.figures import RETRIEVERS, REWRITERS, Figures, read_figures
+from pipelines.results.page import SECTIONS
+from pipelines.results_commands import MatrixConfig, make_page
+from pipelines.rewriters import Parts, RewriterSettings, find_parts
+from retrievers.errors import BadInput
+from retrievers.index import Index, build
+from retrievers.kinds import Context
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
+from retrievers.types import Tool
+
+ROOT = Path(__file__).parent.parent
+ROW = {"retriever": "bm25", "metrics": {"recall@5": 0.5}}
+FILE: dict[str, Any] = {
+    "dataset": "toollens",
+    "queries": 10,
+    "command": "rewrite-eval x.yaml",
+    "machine": "one H200",
+    "date": "2026-11-15",
+    "seeds": [0],
+    "rows": [ROW],
+}
+
+
+@pytest.fixture(scope="module")
+def place(sample_tools: list[Tool], context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder of the real command, with a rewriter in it, and configs around it."""
+    place = tmp_path_factory.mktemp("results")
+    build(place / "index", sample_tools, {"bm25": BM25Settings()}, context)
+    config = {
+        "output": f"{place}/runs/sample/eval",
+        "data": "bundled:sample",
+        "index": f"{place}/index",
+        "group_by": "language",
+        "rewriters": {"rules": {"template": "needs", "backend": {"kind": "rules"}}},
+        "systems": {
+            "bm25": {"retriever": "bm25"},
+            "alone": {"retriever": "bm25", "rewriter": "rules", "fusion": {"raw": 0}},
+            "rules": {"retriever": "bm25", "rewriter": "rules", "fusion": {"raw": 0.6}},
+        },
+    }
+    (place / "eval.json").write_text(json.dumps(config))
+    assert cli.evaluate([str(place / "eval.json")]) == 0
+    matrix = {"page": f"{place}/docs/matrix.md", "figures": f"{place}/docs/figures", "pictures": f"{place}/docs/pics"}
+    (place / "matrix.yaml").write_text(yaml.safe_dump(matrix))
+    return place
+
+
+def told(place: Path) -> Any:
+    return json.loads((place / "runs/sample/eval/metrics.json").read_text())
+
+
+def test_a_run_says_what_its_systems_are_made_of(place: Path) -> None:
+    made = told(place)["made_of"]
+    assert made["bm25"] == {"retriever": "bm25", "rewriter": "none", "parameters": 0}
+    assert made["rules"] == {"retriever": "bm25", "rewriter": "rules", "parameters": 0}
+
+
+def test_a_kept_run_stands_in_the_table_with_its_own_figures(place: Path) -> None:
+    words = ["matrix", str(place / "matrix.yaml"), "--keep", f"{place}/runs/sample/eval", "--note", "a quiet machine"]
+    assert cli.evaluate(words) == 0
+    text, metrics = (place / "docs/matrix.md").read_text(), told(place)
+    section = text[text.index("## sample") :]
+    first = f"{metrics['systems']['bm25']['recall@5']:.3f}".removeprefix("0")
+    fused = f"{metrics['systems']['rules']['recall@5']:.3f}".removeprefix("0")
+    assert f"| BM25 | {first} | {fused} | not run | not run | not run |" in section
+    assert "401 queries, 224 tools" in section
+    assert "the rewrite alone" in section
+    assert "a quiet machine" in section
+    for group, values in metrics["groups"].items():
+        assert group in section
+        assert f"{values['bm25']['recall@5']:.3f}".removeprefix("0") in section
+    p = next(c["p_value"] for c in metrics["comparisons"] if (c["system"], c["metric"]) == ("rules", "recall@5"))
+    assert (f"{p:.3f}".removeprefix("0") if p >= 0.001 else "< .001") + " (bm25)" in section
+    for name in ("quality-latency", "ladder", "seen-unseen"):
+        assert (place / f"docs/pics/{name}.svg").read_text().startswith("<svg")
+
+
+def test_what_nobody_has_run_says_so_in_every_grid(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/one.json").write_text(json.dumps(FILE))
+    matrix = MatrixConfig(f"{tmp_path}/page.md", f"{tmp_path}/figures", f"{tmp_path}/pictures")
+    make_page(matrix, Path("x.yaml"))
+    text = (tmp_path / "page.md").read_text()
+    for title in SECTIONS.values():
+        assert f"## {title}\n" in text
+    assert text.count("not run") == len(SECTIONS) * len(RETRIEVERS) * len(REWRITERS) - 1
+
+
+def test_a_run_of_some_queries_is_not_kept(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "runs/sample/eval"
+    shutil.copytree(place / "runs/sample/eval", run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "most_queries": 9}))
+    assert cli.evaluate(["matrix", str(place / "matrix.yaml"), "--keep", str(run)]) == 2
+    assert "most_queries" in capsys.readouterr().err
+    assert cli.evaluate(["matrix", str(place / "matrix.yaml"), "--keep", str(tmp_path)]) == 2
+    assert "not a finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": [{**ROW, "metrics": {"recall@5": 34.7}}]}, "percentages"),
+        ({"rows": [{**ROW, "metrics": {"recal@5": 0.3}}]}, "no metric"),
+        ({"rows": [{**ROW, "metrics": {}}]}, "without a figure"),
+        ({"rows": [{**ROW, "p_values": {"recall@5": 0.01}}]}, "say with what"),
+        ({"rows": [{**ROW, "ranges": {"recall@5": [0.6, 0.7]}}]}, "around its mean"),
+        ({"rows": [{**ROW, "rewriter": "sfd"}]}, "did you mean sft"),
+        ({"rows": []}, "without rows"),
+        ({"machine": ""}, "need a machine"),
+        ({"seeds": []}, "seeds"),
+        ({"date": "yesterday"}, "YYYY-MM-DD"),
+        ({"querys": 3}, "did you mean queries"),
+        ({"source": "published"}, "need a paper"),
+        ({"source": "published", "paper": "x", "reason": "y"}, "comparable"),
+    ],
+)
+def test_a_faulty_file_of_figures_is_one_sentence(
+    change: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/bad.json").write_text(json.dumps({**FILE, **change}))
+    matrix = {"page": f"{tmp_path}/page.md", "figures": f"{tmp_path}/figures", "pictures": str(tmp_path)}
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(matrix))
+    assert cli.evaluate(["matrix", str(tmp_path / "matrix.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "bad.json" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_two_figures_for_one_place_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(FILE))
+    with pytest.raises(BadInput, match=r"one\.json and two\.json .* `variant"):
+        read_figures(tmp_path)
+    (tmp_path / "two.json").write_text(json.dumps({**FILE, "rows": [{**ROW, "variant": True}]}))
+    assert len(read_figures(tmp_path)) == 2
+
+
+def test_the_page_in_the_docs_is_that_of_the_figures_there(tmp_path: Path) -> None:
+    config = configs.load(ROOT / "configs/matrix/results.yaml", MatrixConfig)
+    for folder in ("docs/figures", "docs/pictures"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    moved = MatrixConfig(*(str(tmp_path / each) for each in (config.page, config.figures, config.pictures)))
+    make_page(moved, Path("configs/matrix/results.yaml"))
+    made = {path.name: path.read_text() for path in (tmp_path / "docs").rglob("*.*") if path.suffix in (".md", ".svg")}
+    again = "run `rewrite-eval matrix configs/matrix/results.yaml`"
+    assert made["matrix.md"] == (ROOT / config.page).read_text(), again
+    for name in ("quality-latency.svg", "ladder.svg", "seen-unseen.svg"):
+        assert made[name] == (ROOT / config.pictures / name).read_text(), again
+
+
+def test_expected_figures_are_those_in_the_table() -> None:
+    expected = configs.load(ROOT / "configs/expected.yaml", ExpectedConfig)
+    looked_at = 0
+    for figures in read_figures(ROOT / "docs/figures").values():
+        run = expected.runs.get(figures.run)
+        for row in figures.rows if run else ():
+            for metric, value in run.systems.get(row.system, {}).items() if run else ():
+                assert abs(row.metrics[metric] - value) <= run.tolerances.get(metric, run.tolerance)
+                looked_at += 1
+    assert looked_at >= 20
+
+
+def expect(place: Path, **changes: Any) -> Path:
+    recall = told(place)["systems"]["bm25"]["recall@5"]
+    run = {"command": "rewrite-eval x", "machine": "here", "queries": 401, "systems": {"bm25": {"recall@5": recall}}}
+    path = place / "expected.yaml"
+    path.write_text(yaml.safe_dump({"runs": {f"{place}/runs/sample/eval": {**run, **changes}}}))
+    return path
+
+
+def test_check(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.evaluate(["--check", str(expect(place))]) == 0
+    assert "1 figures as expected, 0 not, 0 runs missing" in capsys.readouterr().out
+    systems = {"bm25": {"recall@5": 0.9, "mrr": 0.9, "recall@50": 0.9}, "gone": {"recall@5": 0.1}}
+    assert cli.evaluate([str(expect(place, systems=systems, queries=400)), "--check"]) == 1
+    said = capsys.readouterr().err.strip().split("\n")
+    assert len(said) == 5
+    assert re.search(r"runs/sample/eval: bm25 recall@5 is 0\.\d{4}, expected 0\.9000 ± 0\.002", "\n".join(said))
+    assert any("no system gone" in line for line in said)
+    assert any("has no recall@50" in line for line in said)
+    assert any("401 queries, expected 400" in line for line in said)
+    wide = expect(place, systems={"bm25": {"recall@5": 0.9}}, tolerances={"recall@5": 0.7})
+    assert cli.evaluate(["--check", str(wide)]) == 0
+
+
+def test_check_names_what_is_missing(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = yaml.safe_load(expect(place).read_text())
+    run = next(iter(whole["runs"].values()))
+    whole["runs"][f"{tmp_path}/runs/elsewhere/eval"] = run
+    path = tmp_path / "expected.yaml"
+    path.write_text(yaml.safe_dump(whole))
+    assert cli.evaluate(["--check", str(path)]) == 1
+    assert "runs/elsewhere/eval: not run; rewrite-eval x" in capsys.readouterr().err
+    assert cli.evaluate(["--check", str(path), "--run", f"{place}/runs/sample"]) == 0
+    assert cli.evaluate(["--check", str(path), "--run", "runs/nowhere"]) == 2
+    assert "nothing is expected of runs/nowhere" in capsys.readouterr().err
+
+
+def test_check_of_a_damaged_run_is_no_success(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text("{")
+    run = yaml.safe_load(expect(place).read_text())["runs"].popitem()[1]
+    with pytest.raises(BadInput, match="run it again"):
+        check(configs.parse(ExpectedConfig, {"runs": {str(tmp_path): run}}))
+
+
+def test_parameters_are_those_that_torch_counts(context: Context) -> None:
+    from transformers import AutoModel
+
+    folder = context.find_model("bundled:minilm")
+    model = AutoModel.from_pretrained(folder)
+    assert count_parameters(folder) == sum(each.numel() for each in model.parameters())
+
+
+def test_what_a_system_is_made_of(some_tools: list[Tool], context: Context, tmp_path: Path) -> None:
+    settings = {"bm25": BM25Settings(), "dense": DenseSettings(), "both": HybridSettings(of=("bm25", "dense"))}
+    build(tmp_path / "index", some_tools[:8], settings, context)
+    index = Index(tmp_path / "index", context)
+    encoder = count_parameters(context.find_model("bundled:minilm"))
+    assert encoder == 22_713_216
+    made = {name: made_of(index, name, context.find_model) for name in settings}
+    assert {name: (each.retriever, each.parameters) for name, each in made.items()} == {
+        "bm25": ("bm25", 0),
+        "dense": ("dense", encoder),
+        "both": ("hybrid", encoder),
+    }
+    parts = find_parts(
+        RewriterSettings(base="bundled:minilm", template="needs")
+    )  # any weights will do: none are loaded
+    asked = made_of(index, "dense", context.find_model, parts)
+    assert (asked.rewriter, asked.parameters) == ("zero-shot", 2 * encoder)
+
+
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [("supervised fine-tuning", "sft"), ("dpo after supervised fine-tuning", "aligned"), ("", "zero-shot")],
+)
+def test_rewriters_in_a_word(how: str, word: str) -> None:
+    parts = find_parts(RewriterSettings(base="bundled:minilm", template="needs"))
+    same = Parts(parts.template, parts.phrasing, parts.model, None, [], parts.facts, how=how)
+    assert rewriter_word(same) == word
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest"), [(0, 1), (0.98, 0.98), (0.01, 0.02), (0.44, 0.45), (0.79, 0.91), (1, 1)]
+)
+def test_a_drawing_holds_its_values_and_is_no_magnifying_glass(lowest: float, highest: float) -> None:
+    low, high = _range(lowest, highest)
+    assert 0 <= low <= lowest <= highest <= high <= 1
+    assert high - low >= 0.4 - 1e-9
+
+
+def test_the_example_of_a_file_of_figures_is_one() -> None:
+    text = (ROOT / "docs/figures/README.md").read_text()
+    [block] = re.findall(r"```json\n(.+?)```", text, re.DOTALL)
+    assert configs.parse(Figures, json.loads(block)).rows[0].rewriter == "aligned"
+
+
+def test_every_figure_in_the_docs_has_its_origin() -> None:
+    found = read_figures(ROOT / "docs/figures")
+    assert {figures.source for figures in found.values()} == {"measured", "published"}
+    for name, figures in found.items():
+        assert isinstance(figures, Figures)
+        assert (figures.source == "published") == name.startswith("published-")
