@@ -27,7 +27,7 @@ class MadeOf:
     rewriter: str = "none"
     """none, rules, zero-shot, sft or aligned."""
     parameters: int | None = 0
-    """Of all models that answer a query; None: somebody else's server has them."""
+    """Of all models that answer a query; None: nobody here can count them, since a server has them, say."""
 
 
 def made_of(index: Index, retriever: str, find_model: FindModel, rewriter: Parts | None = None) -> MadeOf:
@@ -35,8 +35,7 @@ def made_of(index: Index, retriever: str, find_model: FindModel, rewriter: Parts
     kind, weights = _kind(index, retriever), _weights(index, retriever, find_model)
     if rewriter is None:
         return MadeOf(kind, "none", weights)
-    more = _rewriter_weights(rewriter)
-    return MadeOf(kind, rewriter_word(rewriter), None if more is None else weights + more)
+    return MadeOf(kind, rewriter_word(rewriter), _sum(weights, _rewriter_weights(rewriter)))
 
 
 def rewriter_word(parts: Parts) -> str:
@@ -48,16 +47,27 @@ def rewriter_word(parts: Parts) -> str:
     return "sft" if parts.how.startswith("supervised") else "aligned"
 
 
-def count_parameters(folder: Path) -> int:
-    """Of the weights in a folder, told by the heads of its safetensors files; nothing is loaded."""
-    total = 0
-    for path in sorted(folder.rglob("*.safetensors")):
+def count_parameters(folder: Path) -> int | None:
+    """Of the weights in a folder, told by the heads of its safetensors files; None where there are none to be read."""
+    total, files = 0, sorted(folder.rglob("*.safetensors"))
+    for path in files:
         with path.open("rb") as stream:
-            head = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            size = int.from_bytes(stream.read(8), "little")
+            if not 0 < size < path.stat().st_size:
+                return None
+            try:
+                head = json.loads(stream.read(size))
+            except ValueError:
+                return None
         for name, facts in head.items():
             if name != "__metadata__" and name not in REMEMBERED and facts["dtype"].startswith(("F", "BF")):
                 total += math.prod(facts["shape"])
-    return total
+    return total if files else None
+
+
+def _sum(*counts: int | None) -> int | None:
+    """Of what is known; None where a part is not."""
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _kind(index: Index, retriever: str) -> str:
@@ -68,16 +78,16 @@ def _kind(index: Index, retriever: str) -> str:
     return f"{settings['kind']}{'-tuned' if tuned else ''}"
 
 
-def _weights(index: Index, retriever: str, find_model: FindModel) -> int:
+def _weights(index: Index, retriever: str, find_model: FindModel) -> int | None:
     part = index.manifest.retrievers[retriever]
-    total = sum(_weights(index, name, find_model) for name in part.settings.get("of", ()))
+    counts = [_weights(index, name, find_model) for name in part.settings.get("of", ())]
     trained = index.folder / part.model if part.model else None
     if trained:
-        total += count_parameters(trained)
+        counts.append(count_parameters(trained))
     heads_alone = trained is not None and part.settings["kind"] == "masstool" and not (trained / "encoder").is_dir()
     if "model" in part.settings and (trained is None or heads_alone):
-        total += count_parameters(find_model(str(part.settings["model"])))
-    return total
+        counts.append(count_parameters(find_model(str(part.settings["model"]))))
+    return _sum(*counts)
 
 
 def _rewriter_weights(parts: Parts) -> int | None:
@@ -85,7 +95,7 @@ def _rewriter_weights(parts: Parts) -> int | None:
         return 0
     if parts.model is None:
         return None
-    return count_parameters(parts.model) + (count_parameters(parts.adapter) if parts.adapter else 0)
+    return _sum(count_parameters(parts.model), count_parameters(parts.adapter) if parts.adapter else 0)
 
 
 def as_made_of(value: Mapping[str, Any], source: str) -> MadeOf:

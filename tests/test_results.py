@@ -233,12 +233,19 @@ def test_parameters_are_those_that_torch_counts(context: Context) -> None:
     assert count_parameters(folder) == sum(each.numel() for each in model.parameters())
 
 
+@pytest.mark.parametrize("content", [b"", b"weights", b"\x05\0\0\0\0\0\0\0junk!"])
+def test_parameters_that_cannot_be_counted_are_no_number(content: bytes, tmp_path: Path) -> None:
+    assert count_parameters(tmp_path) is None
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert count_parameters(tmp_path) is None
+
+
 def test_what_a_system_is_made_of(some_tools: list[Tool], context: Context, tmp_path: Path) -> None:
     settings = {"bm25": BM25Settings(), "dense": DenseSettings(), "both": HybridSettings(of=("bm25", "dense"))}
     build(tmp_path / "index", some_tools[:8], settings, context)
     index = Index(tmp_path / "index", context)
-    encoder = count_parameters(context.find_model("bundled:minilm"))
-    assert encoder == 22_713_216
+    encoder = 22_713_216
+    assert count_parameters(context.find_model("bundled:minilm")) == encoder
     made = {name: made_of(index, name, context.find_model) for name in settings}
     assert {name: (each.retriever, each.parameters) for name, each in made.items()} == {
         "bm25": ("bm25", 0),
