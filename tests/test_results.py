@@ -148,13 +148,16 @@ def test_a_faulty_file_of_figures_is_one_sentence(
     assert not (tmp_path / "page.md").exists()
 
 
-def test_two_figures_for_one_place_are_refused(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(FILE))
+def test_two_different_figures_for_one_place_are_refused(tmp_path: Path) -> None:
+    other = {**FILE, "rows": [{**ROW, "metrics": {"recall@5": 0.51}}]}
+    for name, content in (("one", FILE), ("two", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=r"one\.json and two\.json .* `variant"):
         read_figures(tmp_path)
     (tmp_path / "two.json").write_text(json.dumps({**FILE, "rows": [{**ROW, "variant": True}]}))
     assert len(read_figures(tmp_path)) == 2
+    (tmp_path / "two.json").write_text(json.dumps({**FILE, "rows": [{**ROW, "metrics": {"recall@5": 0.504}}]}))
+    assert len(read_figures(tmp_path)) == 2  # the same, measured twice
 
 
 def test_the_page_in_the_docs_is_that_of_the_figures_there(tmp_path: Path) -> None:

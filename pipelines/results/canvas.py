@@ -44,6 +44,8 @@ class Panel:
     """Of x."""
     ticks: Mapping[int, str]
     """Where on x, and what stands there; a second line after a line break."""
+    empty: str = "not run"
+    """What stands in a panel without dots."""
 
 
 def drawing(title: str, panels: Sequence[Panel], key: Mapping[str, str]) -> Html:
@@ -89,7 +91,7 @@ def _panel(panel: Panel) -> list[Html]:
             grey = "#999999" if line else INK
             parts.append(_text(x(place), HEIGHT + 16 + 12 * line, piece, anchor="middle", size=11, colour=grey))
     if not panel.dots:
-        parts.append(_text(WIDTH / 2, HEIGHT / 2, "not run", anchor="middle", colour="#999999"))
+        parts.append(_text(WIDTH / 2, HEIGHT / 2, panel.empty, anchor="middle", colour="#999999"))
     return [*parts, *_lines(panel, x, y), *_dots(panel, x, y)]
 
 

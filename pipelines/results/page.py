@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelines.results.figures import RETRIEVERS, REWRITERS, FigureRow, Figures
+from pipelines.results.figures import HEAD, RETRIEVERS, REWRITERS, FigureRow, Figures
 from pipelines.results.wording import Footnotes, amount, figure, probability, speed
 
 NOT_RUN = "not run"
@@ -23,8 +23,6 @@ SECTIONS = {
 }
 """Data sets that are always there, run or not; others stand below them when somebody has figures."""
 METRICS = {"recall@3": "R@3", "recall@5": "R@5", "recall@10": "R@10", "ndcg@5": "N@5", "comp@5": "C@5"}
-HEAD = "recall@5"
-"""The metric of grids and groups, and the one whose p is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,9 @@ def _section(place: tuple[str, str], here: list[Entry], folder: str) -> str:
 
 def _grid(here: list[Entry]) -> str:
     ours = [each for each in here if each.measured and not each.row.variant]
-    cells: dict[tuple[str, str], Entry] = {(e.row.retriever, e.row.rewriter): e for e in ours}
+    cells: dict[tuple[str, str], Entry] = {}
+    for each in ours:  # of two that agree, the first
+        cells.setdefault((each.row.retriever, each.row.rewriter), each)
     if not cells and here:
         return ""  # published figures on data that nobody here has
     others = dict.fromkeys(retriever for retriever, _ in cells if retriever not in RETRIEVERS)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pipelines.report.markup import Html
 from pipelines.results.canvas import Dot, Panel, drawing
-from pipelines.results.figures import RETRIEVERS, REWRITERS
-from pipelines.results.page import HEAD, SECTIONS, Entry
+from pipelines.results.figures import HEAD, RETRIEVERS, REWRITERS
+from pipelines.results.page import SECTIONS, Entry
 
 SETS = {"toollens": "ToolLens", "toolbench": "ToolBench", "toole": "ToolE", "bfcl": "BFCL", "mcpzero": "MCP-Zero"}
 COLOURS = ("#4d4d4d", "#0072b2", "#009e73", "#cc79a7", "#d55e00", "#b8860b", "#6a3d9a", "#a6761d")
@@ -45,7 +45,7 @@ def latency(ours: Sequence[Entry]) -> Html:
             )
             for e in here
         ]
-        panels.append(Panel(title, dots, (-1.0, 3.0), {-1: "0.1 ms", 0: "1", 1: "10", 2: "100", 3: "1 s"}))
+        panels.append(Panel(title, dots, (-1.0, 3.0), {-1: "0.1 ms", 0: "1", 1: "10", 2: "100", 3: "1 s"}, "not timed"))
     return drawing("R@5 against milliseconds a query (round: CPU, square: GPU; batches)", panels, _key(ours))
 
 
