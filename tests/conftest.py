@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from pipelines.index import make_context, sample_folder
 from pipelines.models import find_model
 from retrievers.catalogue import read_catalogue
 from retrievers.kinds import Context
 from retrievers.types import Tool
+
+settings.register_profile("here", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("here")
 
 SLOW = (
     "serve/test_vllm.py",
