@@ -21,7 +21,7 @@ from torch import Tensor
 
 from retrievers.generative.language_model import LanguageModel
 
-RIDGE = 0.3
+RIDGE = 1.0
 """Of the mean square of a dimension: there may be fewer documents than dimensions."""
 
 
@@ -60,8 +60,9 @@ def beside_branches(
     square = torch.from_numpy(spread).to(states)
     square = square + RIDGE * square.diagonal().mean() * torch.eye(len(square)).to(states)
     moves = torch.linalg.solve(square, states.T).T
-    missing = own - states @ row
-    return row + missing[:, None] * moves / (moves * states).sum(dim=-1, keepdim=True)
+    missing = own - (row * states).sum(dim=-1, keepdim=True)
+    found: Tensor = row + missing * moves / (moves * states).sum(dim=-1, keepdim=True)
+    return found
 
 
 def spread_of(states: Tensor) -> Tensor:
