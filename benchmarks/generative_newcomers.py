@@ -5,8 +5,8 @@ python benchmarks/generative_newcomers.py --kind toolweaver …    # or dense (a
 
 Prints the share of gold tools in the first five, for tools that were trained and for those that were added, the way
 `rewrite-index add` adds them. toolgen: with a token made from the tool's document, and from its name. toolweaver: in
-the nearest free code, and in what the model says of the document. Then after `build --resume` has trained them in,
-documents and queries.
+the nearest free code, in what the model says of the document, and by a token made from the document. Then after
+`build --resume` has trained them in, documents and queries.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from retrievers.weaver.settings import WeaveSettings
 
 DOCUMENTS = 32
 """Documents a step: a small catalogue would be over before it has learned anything."""
+WAYS = {"toolgen": ("from documents", "from names"), "toolweaver": ("nearest", "said", "token")}
+"""How newcomers are made: as the settings have it, then otherwise."""
 Settings = ToolGenSettings | ToolWeaverSettings
 Figures = dict[str, Any]
 
@@ -95,10 +97,10 @@ def newcomers(
     build(folder, early.tools, {kind: settings}, context, text, training={kind: [training_set(early, text)]})
     found["before"] = _shares(folder, kind, data, late, context)
     add(folder, came, context)
-    found["added, from documents" if kind == "toolgen" else "added, nearest"] = _shares(
-        folder, kind, data, late, context
-    )
-    found["added, from names" if kind == "toolgen" else "added, said"] = _otherwise(folder, kind, data, late, context)
+    way, *others = WAYS[kind]
+    found[f"added, {way}"] = _shares(folder, kind, data, late, context)
+    for other in others:
+        found[f"added, {other}"] = _otherwise(folder, kind, other, data, late, context)
     if not further:
         return found
     again = {kind: [training_set(data, text)]}
@@ -107,13 +109,13 @@ def newcomers(
     return found
 
 
-def _otherwise(folder: Path, kind: str, data: DataSet, late: set[str], context: Context) -> Figures:
-    """The same index with newcomers made the other way."""
+def _otherwise(folder: Path, kind: str, way: str, data: DataSet, late: set[str], context: Context) -> Figures:
+    """The same index with newcomers made another way."""
     index = Index(folder, context)
     part = index.manifest.retrievers[kind]
     settings = settings_from_json(part.settings)
     if isinstance(settings, ToolWeaverSettings):
-        settings = replace(settings, newcomers="said")
+        settings = replace(settings, newcomers=way)
     made: Any = make_kind(settings, context, folder / part.model)
     if kind == "toolgen":  # tokens from names: as a book without `own` makes them
         made._book = replace(books.read(folder / part.model), own=None)

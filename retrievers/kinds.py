@@ -123,6 +123,15 @@ class Neighbour(Protocol):
         ...
 
 
+@runtime_checkable
+class Keeper(Protocol):
+    """A kind that gives tools something which has to stay when its index is built further."""
+
+    def keep(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
+        """What the index holds, and which tool is in which row, before it is trained further."""
+        ...
+
+
 KINDS = {
     "bm25": "retrievers.bm25:BM25Kind",
     "dense": "retrievers.dense:DenseKind",

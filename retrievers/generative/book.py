@@ -16,6 +16,9 @@ from retrievers.types import ToolId
 NAME, STATE = "tools.json", "spelling.tensors"
 """The arrays are safetensors under another name: vLLM takes every *.safetensors of a folder for weights."""
 
+SPREAD = "spread"
+"""In the state of woven codes: what the model is about to speak from after the tools' documents, squared."""
+
 
 @dataclass(frozen=True, slots=True)
 class Book:
@@ -28,7 +31,8 @@ class Book:
     """Tokens that it came with."""
     codes: Mapping[ToolId, Code]
     own: float | None = None
-    """How strongly the model says a tool's token when it reads that tool's document: the mean of the logits."""
+    """How strongly the model says a tool's token, or its code's first, when it reads that tool's document: the mean of
+    the logits. None where later tools are not made of documents."""
     state: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 

@@ -103,7 +103,7 @@ class ToolGenKind:
     def know(self, blocks: Sequence[Block]) -> None:
         """Codes that the index holds are nobody else's. Those of tokens that a segment brought are its own anyway."""
         for block in blocks:
-            self._held.update(code for code in _codes(block.arrays["codes"][block.live]) if min(code) >= 0)
+            self._held.update(code for code in codes_in(block.arrays["codes"][block.live]) if min(code) >= 0)
 
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
         known = self._book.codes
@@ -119,7 +119,7 @@ class ToolGenKind:
         count = 0
         for block in blocks:
             wanted: dict[int, int] = {}
-            for code in _codes(block.arrays["codes"][block.live]):
+            for code in codes_in(block.arrays["codes"][block.live]):
                 for token in code:
                     if token < 0:
                         wanted.setdefault(token, -(count + len(wanted) + 1))
@@ -137,8 +137,8 @@ class ToolGenKind:
         late = 0
         for block in blocks:
             for row in np.flatnonzero(block.live).tolist():
-                (code,) = _codes(block.arrays["codes"][row : row + 1])
-                codes.append(tuple(token if token >= 0 else size + late - token - 1 for token in code))
+                (code,) = codes_in(block.arrays["codes"][row : row + 1])
+                codes.append(tuple(token if token >= 0 else size + late - token - 1 for token in self._sayable(code)))
                 live.append(offset + row)
             offset += len(block.live)
             late += len(block.arrays["inputs"])
@@ -172,6 +172,10 @@ class ToolGenKind:
 
         vocabulary = Vocabulary(self._language, inputs, outputs)
         return lambda prompts: LocalRun(vocabulary, prompts, whole)
+
+    def _sayable(self, code: Code) -> Code:
+        """What is said of a tool whose code a segment keeps."""
+        return code
 
     def _taken(self) -> set[Code]:
         return self._held | set(self._book.codes.values())
@@ -221,5 +225,6 @@ def _rectangle(codes: Sequence[Code]) -> np.ndarray:
     return found
 
 
-def _codes(rectangle: np.ndarray) -> list[Code]:
+def codes_in(rectangle: np.ndarray) -> list[Code]:
+    """The codes of a rectangle's rows."""
     return [tuple(token for token in row if token != NOTHING) for row in rectangle.tolist()]

@@ -5,6 +5,10 @@ speak. A token that comes after training has to hold its own against trained one
 about to say when it reads the tool's document. That is a mixture of the tokens of tools it knows, moved just far
 enough along the model's state that this document calls for the new token as strongly as other documents call for
 theirs.
+
+Beside tokens that many tools begin with, such a mixture would be called for by whatever calls for one of those: a
+newcomer would stand before everybody of its branch. There a token begins as a mean one, and is moved to where its
+document calls for it as strongly, but the known tools' documents as little as can be.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ import torch
 from torch import Tensor
 
 from retrievers.generative.language_model import LanguageModel
+
+RIDGE = 1.0
+"""Of the mean square of a dimension: there may be fewer documents than dimensions."""
 
 
 def from_words(rows: Tensor, texts: Sequence[Sequence[int]]) -> Tensor:
@@ -39,9 +46,33 @@ def from_documents(
     return mixed + missing * states / states.square().sum(dim=-1, keepdim=True)
 
 
-def own_strength(language: LanguageModel, documents: Sequence[Sequence[int]], tokens: Sequence[int]) -> float:
-    """The mean logit of tools' tokens after their own documents."""
-    states, rows = language.last_states(documents), language.outputs[list(tokens)].float()
+def beside_branches(
+    language: LanguageModel, documents: Sequence[Sequence[int]], known: Sequence[int], own: float, spread: np.ndarray
+) -> Tensor:
+    """As `from_documents`, where a known token is the beginning of many tools.
+
+    `spread`: what `spread_of` tells of the known tools' documents. Of all moves of a mean row that make a document call
+    for it with `own`, the one of least mean square over the known documents, with a ridge: least squares has it in one
+    line.
+    """
+    states = language.last_states(documents)  # (documents, dimensions)
+    row = language.outputs[list(known)].float().mean(dim=0)
+    square = torch.from_numpy(spread).to(states)
+    square = square + RIDGE * square.diagonal().mean() * torch.eye(len(square)).to(states)
+    moves = torch.linalg.solve(square, states.T).T
+    missing = own - (row * states).sum(dim=-1, keepdim=True)
+    found: Tensor = row + missing * moves / (moves * states).sum(dim=-1, keepdim=True)
+    return found
+
+
+def spread_of(states: Tensor) -> Tensor:
+    """(dimensions, dimensions): the mean of the states' outer products."""
+    return states.T @ states / len(states)
+
+
+def own_strength(language: LanguageModel, states: Tensor, tokens: Sequence[int]) -> float:
+    """The mean logit of tools' tokens, given the states after their own documents."""
+    rows = language.outputs[list(tokens)].float()
     return float((states * rows).sum(dim=-1).mean())
 
 

@@ -21,7 +21,7 @@ from retrievers.generative.language_model import LanguageModel, load_model
 from retrievers.generative.lessons import Lesson, actions, memories, retrievals
 from retrievers.generative.local_run import LocalRun, Vocabulary
 from retrievers.generative.loop import Job, Loop, load_weights, write_tensors
-from retrievers.generative.newcomers import own_strength
+from retrievers.generative.newcomers import as_array, own_strength, spread_of
 from retrievers.generative.retriever import Generative
 from retrievers.generative.settings import Stage, ToolGenSettings
 from retrievers.generative.trie import Trie
@@ -233,9 +233,12 @@ def _save(
     finished: Path,
     facts: Mapping[str, Any],
 ) -> Path:
-    if all(len(code) == 1 for code in book.codes.values()):
-        prompts = [held.frames.question(clean(document), settings.max_length) for document in documents]
-        book = replace(book, own=own_strength(held, prompts, [book.codes[tool.id][0] for tool in tools]))
+    woven = isinstance(settings, ToolWeaverSettings)
+    if woven or all(len(code) == 1 for code in book.codes.values()):
+        states = held.last_states([held.frames.question(clean(each), settings.max_length) for each in documents])
+        book = replace(book, own=own_strength(held, states, [book.codes[tool.id][0] for tool in tools]))
+        if woven:
+            book = replace(book, state={**book.state, books.SPREAD: as_array(spread_of(states))})
     part = work / "model.part"
     shutil.rmtree(part, ignore_errors=True)
     with disk_room(work):

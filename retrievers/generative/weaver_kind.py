@@ -2,6 +2,9 @@
 
 A code is a token a level; the tokens of all levels, levels x codes of them, are in the trained model, so that a segment
 brings none. A tool that comes later takes the nearest code that is free, in the book and in the index.
+
+With `newcomers: token` it is said by a token of its own until it is trained in. Its segment brings that token's row
+and keeps the token behind the code: the code is what stays.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from retrievers.base import Retriever
 from retrievers.errors import BadInput
 from retrievers.generative import weaver_files
 from retrievers.generative.beam import search
-from retrievers.generative.book import Book
-from retrievers.generative.kind import ToolGenKind
-from retrievers.generative.newcomers import as_array, from_words
+from retrievers.generative.book import SPREAD, Book
+from retrievers.generative.kind import NOTHING, ToolGenKind, codes_in
+from retrievers.generative.newcomers import as_array, beside_branches, from_words
 from retrievers.generative.retriever import Generative
 from retrievers.generative.spelling import Code, Spelled, Spelling, label
 from retrievers.generative.trie import Trie
@@ -47,6 +50,7 @@ class ToolWeaverKind(ToolGenKind):
     def __init__(self, settings: ToolWeaverSettings, context: Context, trained: Path | None = None) -> None:
         super().__init__(settings, context, trained)
         self._woven: Woven | None = None
+        self._kept: dict[ToolId, Code] = {}
 
     @cached_property
     def _spelling(self) -> Spelling:
@@ -88,7 +92,35 @@ class ToolWeaverKind(ToolGenKind):
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
         if self._trained is None:
             raise BadInput("a toolweaver learns its codes from the catalogue: it has to be trained when it is built")
-        return super().tool_rows(tools, documents)
+        arrays, book = super().tool_rows(tools, documents), self._book
+        fresh = [place for place, tool in enumerate(tools) if tool.id not in book.codes]
+        if (
+            not fresh or self._settings.newcomers != "token" or book.own is None
+        ):  # None: an index older than such tokens
+            return arrays
+        language = self._language
+        prompts = [language.frames.question(clean(documents[place]), self._settings.max_length) for place in fresh]
+        firsts = sorted({code[0] for code in book.codes.values()})
+        inputs = outputs = beside_branches(language, prompts, firsts, book.own, book.state[SPREAD])
+        if not language.tied:
+            inputs = from_words(language.inputs, [language.frames.ids(label(tools[place])) for place in fresh])
+        tokens = np.full((len(tools), 1), NOTHING, dtype=np.int64)
+        tokens[fresh, 0] = -1 - np.arange(len(fresh))
+        codes = np.concatenate([arrays["codes"], tokens], axis=1)
+        return {"codes": codes, "inputs": as_array(inputs), "outputs": as_array(outputs)}
+
+    def know(self, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            self._held.update(code[: self._levels] for code in codes_in(block.arrays["codes"][block.live]))
+
+    def keep(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
+        self.know(blocks)
+        live = np.concatenate([block.live for block in blocks])
+        codes = [code[: self._levels] for block in blocks for code in codes_in(block.arrays["codes"])]
+        self._kept = {tool: code for tool, code, alive in zip(ids, codes, live, strict=True) if alive}
+
+    def _sayable(self, code: Code) -> Code:
+        return code[self._levels :] or code
 
     def _spell(self, tools: Sequence[Tool], documents: Sequence[str]) -> tuple[Spelled, np.ndarray, np.ndarray]:
         none = np.zeros((0, self._language.width), np.float32)
@@ -98,8 +130,14 @@ class ToolWeaverKind(ToolGenKind):
             )
             new = tuple(f"{level}-{code}" for level in range(self._levels) for code in range(self._codes))
             return Spelled(tuple(map(self._tokens, self._woven.paths)), new), inputs, outputs
-        if not tools:
-            return Spelled(()), none, none
+        rest = [place for place, tool in enumerate(tools) if tool.id not in self._kept]
+        late = iter(self._late([clean(documents[place]) for place in rest]))
+        return Spelled(tuple(self._kept.get(tool.id) or next(late) for tool in tools)), none, none
+
+    def _late(self, texts: Sequence[str]) -> list[Code]:
+        """Free codes of tools that nobody has given one yet."""
+        if not texts:
+            return []
         mark = self._book.state[ENCODER].tobytes().decode()
         if mark != self._encoder.fingerprint:
             raise BadInput(
@@ -107,7 +145,6 @@ class ToolWeaverKind(ToolGenKind):
                 "use the same encoder or build the index again"
             )
         known = [{self._path(code)[level] for code in self._book.codes.values()} for level in range(self._levels)]
-        texts = [clean(document) for document in documents]
         branches = BRANCHES if self._settings.newcomers == "said" else 1
         paths = Weave(self._book.state).late(
             self._vectors(texts),
@@ -116,7 +153,7 @@ class ToolWeaverKind(ToolGenKind):
             branches,
             lambda place, near: self._said(texts[place], near),
         )
-        return Spelled(tuple(map(self._tokens, paths))), none, none
+        return list(map(self._tokens, paths))
 
     def _said(self, text: str, near: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Of these codes the one that the model is likeliest to say of a document."""
@@ -136,9 +173,9 @@ class ToolWeaverKind(ToolGenKind):
     ) -> Retriever:
         retriever = super().open(blocks, rows, fingerprint, other)
         assert isinstance(retriever, Generative)
-        codes = np.concatenate([block.arrays["codes"] for block in blocks])
+        codes = [code for block in blocks for code in codes_in(block.arrays["codes"])]
         live = np.flatnonzero(np.concatenate([block.live for block in blocks])).tolist()
-        retriever.branches = {rows.ids[row]: self._path(codes[row].tolist()) for row in live}
+        retriever.branches = {rows.ids[row]: self._path(codes[row][: self._levels]) for row in live}
         return retriever
 
     @property

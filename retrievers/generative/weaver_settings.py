@@ -25,8 +25,9 @@ class ToolWeaverSettings:
     encoder: str = "bundled:minilm"
     """The model whose vectors of the tools' documents are woven into codes."""
     weave: WeaveSettings = field(default_factory=WeaveSettings)
-    newcomers: Literal["nearest", "said"] = "nearest"
-    """A later tool's code: the nearest free one, or of the nearest free ones what the model says of its document."""
+    newcomers: Literal["nearest", "said", "token"] = "nearest"
+    """A later tool's code: the nearest free one, or of the nearest free ones what the model says of its document.
+    `token`: the nearest free one, and until it is trained in a token of its own, made of its document, says it."""
     scores: Literal["catalogue", "vocabulary"] = "catalogue"
     """Log-probability among the tokens that can follow (all tools of the index sum to 1), or among all tokens."""
     beams: int = 32

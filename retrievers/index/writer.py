@@ -24,7 +24,7 @@ from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
 from retrievers.index.segments import bury, fold, introduce, make_segment, untidy
-from retrievers.kinds import Context, Kind, Learner, Speller, check_names, make_kind, settings_to_json
+from retrievers.kinds import Context, Keeper, Kind, Learner, Speller, check_names, make_kind, settings_to_json
 from retrievers.settings import RetrieverSettings
 from retrievers.text import FIELDS, document
 from retrievers.tuning.examples import TrainingSet
@@ -69,6 +69,7 @@ def build(
     tools = [storable(tool) for tool in tools]
     learned = _learned(folder, {name: retrievers[name] for name in training or {}}) if resume else {}
     kinds = {name: make_kind(settings, context, learned.get(name)) for name, settings in retrievers.items()}
+    _keep(folder, {name: kinds[name] for name in learned})
     work = folder.absolute().parent / f"{folder.absolute().name}-training"
     trained = {
         name: _train(kinds[name], tools, text, sets, work / name, wait) for name, sets in (training or {}).items()
@@ -133,6 +134,16 @@ def _learned(folder: Path, retrievers: Mapping[str, RetrieverSettings]) -> dict[
     manifest, _ = manifests.read(folder)
     parts = {name: part for name, part in manifest.retrievers.items() if part.model and name in retrievers}
     return {name: folder / part.model for name, part in parts.items() if part.settings["kind"] == retrievers[name].kind}
+
+
+def _keep(folder: Path, kinds: Mapping[str, Kind]) -> None:
+    """Reminds the kinds that are trained further of what their index has given its tools."""
+    keepers = {name: kind for name, kind in kinds.items() if isinstance(kind, Keeper)}
+    if keepers:
+        manifest, _ = manifests.read(folder)
+        ids = [tool for lines in _live_tools(folder, manifest)[0] for tool in lines.ids]
+        for name, kind in keepers.items():
+            kind.keep(ids, blocks(folder, manifest.segments, name))
 
 
 def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAIT) -> Change:

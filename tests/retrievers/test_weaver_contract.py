@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from weaver_toys import QUICK, any_set, toolweaver
 
 from retrievers.base import Retriever
 from retrievers.generative.retriever import Generative
-from retrievers.index import Index, build
+from retrievers.index import Index, add, build
 from retrievers.kinds import Context
 from retrievers.settings import BM25Settings, HybridSettings
 from retrievers.types import Tool
@@ -34,10 +35,12 @@ def folder(some_tools: list[Tool], context: Context, tmp_path_factory: pytest.Te
     model = save_toy_model(tmp_path_factory.mktemp("models") / "toy")
     twins = [Tool(f"twin/{letter}", "twin_tool", "Tells twins apart.") for letter in "ba"]
     tools = [*some_tools, *twins]
-    weaver = toolweaver(model, QUICK, WeaveSettings(levels=3, codes=8, width=16, hidden=(32,), steps=80), batch_size=4)
+    weave = WeaveSettings(levels=3, codes=8, width=16, hidden=(32,), steps=80)
+    weaver = toolweaver(model, QUICK, weave, batch_size=4, newcomers="token")
     kinds = {"toolweaver": weaver, "bm25": BM25Settings(), "hybrid": HybridSettings(of=("bm25", "toolweaver"))}
     folder = tmp_path_factory.mktemp("contract") / "index"
     build(folder, tools, kinds, context, text=["name"], training={"toolweaver": [any_set(tools)]})
+    add(folder, [Tool("late", "late_tool", "Comes after training."), replace(twins[0], id="late/twin")], context)
     return folder
 
 
