@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,12 @@ def check(place: Path, name: str) -> None:
 
 def workers(job: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The actors that expand chunks for a job."""
-    family = psutil.Process(job.pid).children(recursive=True)
-    return [each for each in family if any("MapWorker" in word for word in each.cmdline())]
+    found = []
+    for each in psutil.Process(job.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # gone, or a zombie, since we looked
+            if any("MapWorker" in word for word in each.cmdline()):
+                found.append(each)
+    return found
 
 
 def chunks_done(path: Path) -> int:

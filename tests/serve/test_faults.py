@@ -121,7 +121,12 @@ def test_the_next_server_is_asked_where_one_fails(serve: Serve, model: ModelServ
     try:
         server = serve(rewriter=rewriter(model, other), deadline_ms=2000)
         server.until_ready()
-        time.sleep(0.2)
+        until = time.monotonic() + 20
+        while not model.asked:  # ready means that one of them is known; the first is asked as soon as it is
+            assert time.monotonic() < until
+            server.search(f"{TEXT} after {time.monotonic()}")
+        model.asked.clear()
+        other.asked.clear()
         model.manners = MANNERS["500"][0]
         fallbacks = [server.search(f"{TEXT} {number}")["results"][0]["fallback"] for number in range(12)]
         assert fallbacks == [None] * 12
