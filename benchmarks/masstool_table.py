@@ -38,10 +38,10 @@ from retrievers.encoder import Encoder, check_device
 from retrievers.kinds import Context
 from retrievers.masstool.again import learn_again
 from retrievers.masstool.asking import scores
+from retrievers.masstool.epochs import learn
 from retrievers.masstool.learning import embedded, tune_encoder
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import Beside, MassToolSettings, MassToolTraining
-from retrievers.masstool.train import learn
 from retrievers.text import clean
 from retrievers.tuning.examples import TrainingSet
 

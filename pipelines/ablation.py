@@ -20,9 +20,9 @@ from retrievers.encoder import Encoder, check_device
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
 from retrievers.masstool.asking import scores
+from retrievers.masstool.epochs import learn
 from retrievers.masstool.learning import embedded, tune_encoder
 from retrievers.masstool.settings import MassToolSettings, Modules
-from retrievers.masstool.train import learn
 from retrievers.text import clean
 from reward.metrics import judge, measure
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from retrievers.encoder import Encoder, check_device
 from retrievers.kinds import Context
+from retrievers.masstool.epochs import learn
 from retrievers.masstool.joint import Stop
 from retrievers.masstool.learning import embedded, tune_encoder
 from retrievers.masstool.lessons import Lessons
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.train import learn
 from retrievers.tuning.examples import Examples, Labels, TrainingSet
 
 

@@ -17,12 +17,12 @@ from retrievers.embeddings import embed
 from retrievers.encoder import Encoder, check_device
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.kinds import Context
+from retrievers.masstool.epochs import learn
 from retrievers.masstool.graph import make_edges, view
 from retrievers.masstool.learned import Learned, Pair, store, text_hash
 from retrievers.masstool.lessons import Labelled, Lessons, nothing
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import EncoderTuning, MassToolSettings
-from retrievers.masstool.train import learn
 from retrievers.settings import DenseTraining
 from retrievers.tuning.examples import Labels, TrainingSet
 

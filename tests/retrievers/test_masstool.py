@@ -18,12 +18,13 @@ from retrievers.masstool import losses
 from retrievers.masstool.asking import scores
 from retrievers.masstool.calibrate import best_threshold
 from retrievers.masstool.checkpoints import load, save
+from retrievers.masstool.epochs import learn
 from retrievers.masstool.graph import layers, make_edges, scene_views, to_queries, to_tools, view, without
 from retrievers.masstool.lending import lent
 from retrievers.masstool.lessons import Labelled, Lessons, judge, nearest, nothing
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining, Modules, Transfer
-from retrievers.masstool.train import Learning, learn
+from retrievers.masstool.train import Learning
 from retrievers.sources import TrainingSource
 from reward.metrics import judge as judge_rankings
 from reward.metrics import measure

@@ -12,10 +12,10 @@ from test_masstool import LESSONS, SETTINGS, WIDTH
 
 from retrievers.masstool.checkpoints import load, save
 from retrievers.masstool.deciding import decide
+from retrievers.masstool.epochs import learn
 from retrievers.masstool.learned import WEIGHTS, Learned, restore, store
 from retrievers.masstool.lessons import Labelled
 from retrievers.masstool.model import Heads
-from retrievers.masstool.train import learn
 from retrievers.masstool.words import BUCKETS, STRENGTH, bags, buckets, fit, logits
 
 ASKS = [f"please book a table for {number} at place{number}" for number in range(20)]
