@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Running, rewriter, save_rewriter
 from doubles import ModelServer
+from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from rewrite.settings import Sampling
@@ -59,10 +59,7 @@ def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, 
         (tmp_path / "version-2").rename(folder)
         results = [answer["results"][0] for answer in answers]
     assert all(result["fallback"] in (None, {"reason": "unparseable"}) for result in results)
-    deadline = time.monotonic() + 10
-    while asked(server) != expected[1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: asked(server) == expected[1])
 
 
 def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_same_name(
@@ -84,11 +81,9 @@ def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_sa
     assert (new, known) == (False, True)
     shutil.rmtree(folder)
     (tmp_path / "version-2").rename(folder)
-    deadline = time.monotonic() + 10
-    while (now := state())[0] == first:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert not now[1]
+    seen = [state()]
+    until(lambda: seen[-1][0] != first or seen.append(state()))
+    assert not seen[-1][1]
 
 
 def test_where_vllm_is_not_installed_it_says_so_and_goes_on(
