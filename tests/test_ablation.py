@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from doubles import counting_context, tiny_model
 
+from pipelines import cli, masstool_commands
+from pipelines import config as configs
 from pipelines.ablation import PARTS, ablation, table
 from pipelines.config import parse
 from pipelines.index import IndexConfig, build_index
@@ -67,6 +69,49 @@ def test_every_part_is_left_out_once(data: Path, tmp_path: Path) -> None:
     assert list(ablation(config(data, tmp_path), context, "dev", ("graph",)))[2:] == ["without graph"]
     with pytest.raises(BadInput, match="no part 'garph'"):
         ablation(config(data, tmp_path), context, "test", ("garph",))
+
+
+def test_learning_again_is_left_out_of_an_ablation_which_says_so(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    monkeypatch.setattr(masstool_commands, "make_context", lambda *_: context)
+    (tmp_path / "config.yaml").write_text(configs.dump(config(data, tmp_path)))
+    told = []
+    for sets in ([], ["--set", "retrievers.masstool.train.again=true"]):
+        found = tmp_path / f"{len(sets)}.json"
+        words = ["ablate", str(tmp_path / "config.yaml"), "--without", "graph", "--out", str(found), *sets]
+        assert cli.index(words) == 0
+        told.append((found.read_text(), capsys.readouterr().err))
+    assert told[0][0] == told[1][0]
+    assert "train.again is left out" not in told[0][1]
+    assert "train.again is left out" in told[1][1]
+
+
+def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    plain = config(data, tmp_path)
+    expected = ablation(plain, context, "test", ("graph",))
+    settings = plain.retrievers["masstool"]
+    assert isinstance(settings, MassToolSettings)
+    assert settings.train is not None
+    other = replace(settings, train=replace(settings.train, learning_rate=1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.ablation.scores", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ablation(replace(plain, retrievers={"masstool": other}), context, "test", ("graph",))
+    assert (tmp_path / "index-ablation" / "MassTool" / "heads.safetensors").exists()
+    assert ablation(plain, context, "test", ("graph",)) == expected
+    (tmp_path / "index-ablation").mkdir()
+    (tmp_path / "index-ablation" / "mine.txt").write_text("precious")
+    with pytest.raises(BadInput, match=r"mine\.txt"):
+        ablation(plain, context, "test")
+    assert (tmp_path / "index-ablation" / "mine.txt").exists()
 
 
 def test_labels_come_from_the_data_set_and_never_from_its_test(data: Path, tmp_path: Path) -> None:
