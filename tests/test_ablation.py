@@ -17,8 +17,10 @@ from pipelines.index import IndexConfig, build_index
 from pipelines.training_sets import labelled_set
 from retrievers.errors import BadInput
 from retrievers.index import Index
-from retrievers.masstool.settings import MassToolSettings
+from retrievers.kinds import Context
+from retrievers.masstool.settings import Beside, EncoderTuning, MassToolSettings
 
+TUNING = EncoderTuning(how="joint", epochs=1, max_length=16, blends=(0.5, 1.0), beside=Beside(votes=1.0, averaged=0.9))
 WORDS = "blorp zindle quax frum teggle wix snarb plood".split()
 
 
@@ -127,6 +129,13 @@ def test_labels_come_from_the_data_set_and_never_from_its_test(data: Path, tmp_p
     (data / "labels" / "train.tsv").write_text((data / "labels" / "train.tsv").read_text() + "\n" + rows)
     [again] = labelled_set(settings.train, ("name", "description"))
     assert again.labels == found.labels
+    # Nor is a threshold chosen by test queries, or by queries that retrieval learns from.
+    moved = rows + "\n" + (data / "labels" / "train.tsv").read_text()
+    (data / "labels" / "train.tsv").write_text("\n".join(row for row in moved.splitlines() if row[0] == "n"))
+    dev = (data / "labels" / "dev.tsv").read_text()
+    (data / "labels" / "dev.tsv").write_text("\n".join([dev, *(row for row in moved.splitlines() if row[0] == "q")]))
+    [last] = labelled_set(settings.train, ("name", "description"))
+    assert last.dev_labels == found.dev_labels
 
 
 def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
@@ -137,12 +146,16 @@ def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "index-training").exists()
 
 
-def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(data: Path, tmp_path: Path) -> None:
-    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+@pytest.mark.parametrize("encoder", [None, TUNING], ids=["as it is", "tuned"])
+def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(
+    data: Path, tmp_path: Path, context: Context, encoder: EncoderTuning | None
+) -> None:
+    if encoder is None:
+        context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
     plain = config(data, tmp_path).retrievers["masstool"]
     assert isinstance(plain, MassToolSettings)
     assert plain.train is not None
-    settings = replace(plain, train=replace(plain.train, again=True))
+    settings = replace(plain, train=replace(plain.train, again=True, encoder=encoder))
     build_index(replace(config(data, tmp_path), retrievers={"masstool": settings}), context)
     folder = next((tmp_path / "index").glob("masstool-model-*"))
     facts = json.loads((folder / "training.json").read_text())
@@ -151,4 +164,10 @@ def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(d
     assert pool == [*lesson.train.queries, *lesson.dev.queries]
     assert facts["again"]["queries"] == len(pool)
     assert facts["again"]["chosen"] == facts["chosen"]
+    # All that need a tool are queries that were learned from: nobody is left to choose another threshold by.
+    assert facts["detection"]["threshold"] == facts["detection"]["first_run"]["threshold"]
+    assert {"plain", "before", "after"} <= facts.keys()
+    assert not {"plain", "before", "after"} & facts["again"].keys()
+    assert not {"before", "after", "best", "blends"} & facts["again"].get("encoder", {}).keys()
+    assert ("encoder" in facts["again"]) == (encoder is not None)
     assert Index(tmp_path / "index", context).retriever("masstool").search(["blorp wanted now"], 3)[0].ids[0] == "t0"
