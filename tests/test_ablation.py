@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from doubles import counting_context, tiny_model
 
 from pipelines import cli, masstool_commands
@@ -18,6 +19,9 @@ from pipelines.training_sets import labelled_set
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kinds import Context
+from retrievers.masstool.asking import scores
+from retrievers.masstool.lessons import Lessons
+from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import Beside, EncoderTuning, MassToolSettings
 
 TUNING = EncoderTuning(how="joint", epochs=1, max_length=16, blends=(0.5, 1.0), beside=Beside(votes=1.0, averaged=0.9))
@@ -71,6 +75,20 @@ def test_every_part_is_left_out_once(data: Path, tmp_path: Path) -> None:
     assert list(ablation(config(data, tmp_path), context, "dev", ("graph",)))[2:] == ["without graph"]
     with pytest.raises(BadInput, match="no part 'garph'"):
         ablation(config(data, tmp_path), context, "test", ("garph",))
+
+
+def test_dev_queries_do_not_answer_themselves(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    pools = []
+
+    def watched(heads: Heads, lessons: Lessons, queries: torch.Tensor) -> torch.Tensor:
+        pools.append((len(lessons.train), len(lessons.dev), len(lessons.dev_gold)))
+        return scores(heads, lessons, queries)
+
+    monkeypatch.setattr("pipelines.ablation.scores", watched)
+    for split in ("dev", "test"):
+        ablation(config(data, tmp_path), context, split, ("graph",))
+    assert pools == [(64, 0, 0)] * 2 + [(64, 16, 16)] * 2
 
 
 def test_learning_again_is_left_out_of_an_ablation_which_says_so(
