@@ -1,4 +1,7 @@
-"""MassTool without each of its parts: trained one after the other on the same vectors, judged on the same queries."""
+"""MassTool without each of its parts: trained one after the other on the same vectors, judged on the same queries.
+
+Every row learns from train alone, also where the config says `again`: dev chooses for each of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from retrievers.errors import BadInput
 from retrievers.kinds import Context
 from retrievers.masstool.asking import scores
 from retrievers.masstool.epochs import learn
-from retrievers.masstool.learning import embedded, tune_encoder
+from retrievers.masstool.learning import embedded, same_run, tune_encoder
 from retrievers.masstool.settings import MassToolSettings, Modules
 from retrievers.text import clean
 from reward.metrics import judge, measure
@@ -39,21 +42,28 @@ Row = dict[str, float]
 
 
 def ablation(config: IndexConfig, context: Context, split: str, without: Sequence[str] = ()) -> dict[str, Row]:
-    """Metrics of the encoder alone, of the whole, and of the whole without each part, with p against the whole."""
+    """Metrics of the encoder alone, of the whole, and of the whole without each part, with p against the whole.
+
+    What a killed run left beside the index is gone on with, if it was of the same config and data.
+    """
     unknown = [name for name in without if name not in PARTS]
     if unknown:
         raise BadInput(f"MassTool has no part {unknown[0]!r}; its parts are {', '.join(PARTS)}")
     found = [each for each in config.retrievers.values() if isinstance(each, MassToolSettings) and each.train]
     if len(found) != 1 or found[0].train is None:
         raise BadInput("an ablation needs a config with one retriever of kind masstool that is trained")
-    settings, train = found[0], found[0].train
+    train = replace(found[0].train, again=False)
+    settings = replace(found[0], train=train)
     data = apply_protocol(load_dataset(train.data[0].path), train.protocol)
     order = sorted(data.split(split))
     gold = [data.split(split)[query] for query in order]
     [lesson] = labelled_set(train, config.text)
     work = Path(f"{config.index}-ablation")
+    work.mkdir(parents=True, exist_ok=True)
     plain = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
     encoder: Encoder = context.encoders.setdefault(plain.fingerprint, plain)
+    names = {"MassTool", *(f"without-{name}" for name in PARTS)}
+    same_run(work, encoder, lesson, settings, {"run.json", "tuning", *names})
     if train.encoder is not None:
         encoder = Encoder(
             tune_encoder(lesson, settings, encoder, work / "tuning", context), settings.batch_size, context.device
@@ -65,13 +75,15 @@ def ablation(config: IndexConfig, context: Context, split: str, without: Sequenc
     variants = {"MassTool": settings.modules} | {
         f"without {name}": left_out(settings.modules, name) for name in without or PARTS
     }
+    # As served the pool holds the dev queries, too: asked themselves, they would find their own answers there.
+    pool = replace(lessons, dev=lessons.dev[:0], dev_gold=()) if split == "dev" else lessons
     for name, modules in variants.items():
         place = work / name.replace(" ", "-")
         place.mkdir(parents=True, exist_ok=True)
         heads, _ = learn(
             lessons, replace(settings, modules=modules), place, check_device(context.device), context.show_progress
         )
-        values[name] = values_of(scores(heads, lessons, asked).cpu(), lesson.ids, gold)
+        values[name] = values_of(scores(heads, pool, asked).cpu(), lesson.ids, gold)
     shutil.rmtree(work, ignore_errors=True)
     return {name: row(each, values["MassTool"]) for name, each in values.items()}
 

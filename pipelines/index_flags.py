@@ -81,7 +81,13 @@ def index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     detect.add_argument("--threshold", type=float, metavar="P", help="another probability than the index's own")
     detect.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
 
-    ablate = commands.add_parser("ablate", help="train MassTool without each of its parts, side by side", epilog=EXITS)
+    ablate = commands.add_parser(
+        "ablate",
+        help="train MassTool without each of its parts, side by side",
+        description="Trains MassTool whole and without each of its parts on the same vectors, from train alone (a "
+        "config's `train.again` is left out), and prints their metrics side by side with the encoder alone.",
+        epilog=EXITS,
+    )
     ablate.set_defaults(handler=later("masstool_commands", "ablate"))
     config_arguments(ablate, "configs/index/*-masstool.yaml")
     ablate.add_argument("--without", action="append", metavar="PART", help="which parts to leave out (each in turn)")

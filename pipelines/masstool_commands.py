@@ -17,6 +17,7 @@ from pipelines.labels import load_labels
 from pipelines.serve.feedback import read_feedback
 from retrievers.errors import BadInput
 from retrievers.index import Index, confirm
+from retrievers.masstool.settings import MassToolSettings
 
 
 def confirm_queries(arguments: argparse.Namespace) -> int:
@@ -86,6 +87,10 @@ def ablate(arguments: argparse.Namespace) -> int:
         return 0
     from pipelines.ablation import ablation, table
 
+    if any(
+        isinstance(each, MassToolSettings) and each.train and each.train.again for each in config.retrievers.values()
+    ):
+        print("train.again is left out: every row learns from train alone, once", file=sys.stderr)
     rows = ablation(
         config, make_context(arguments.device, sys.stderr.isatty()), arguments.split, tuple(arguments.without or ())
     )

@@ -7,16 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from doubles import counting_context, tiny_model
 
+from pipelines import cli, masstool_commands
+from pipelines import config as configs
 from pipelines.ablation import PARTS, ablation, table
 from pipelines.config import parse
 from pipelines.index import IndexConfig, build_index
 from pipelines.training_sets import labelled_set
 from retrievers.errors import BadInput
 from retrievers.index import Index
-from retrievers.masstool.settings import MassToolSettings
+from retrievers.kinds import Context
+from retrievers.masstool.asking import scores
+from retrievers.masstool.lessons import Lessons
+from retrievers.masstool.model import Heads
+from retrievers.masstool.settings import Beside, EncoderTuning, MassToolSettings
 
+TUNING = EncoderTuning(how="joint", epochs=1, max_length=16, blends=(0.5, 1.0), beside=Beside(votes=1.0, averaged=0.9))
 WORDS = "blorp zindle quax frum teggle wix snarb plood".split()
 
 
@@ -69,6 +77,63 @@ def test_every_part_is_left_out_once(data: Path, tmp_path: Path) -> None:
         ablation(config(data, tmp_path), context, "test", ("garph",))
 
 
+def test_dev_queries_do_not_answer_themselves(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    pools = []
+
+    def watched(heads: Heads, lessons: Lessons, queries: torch.Tensor) -> torch.Tensor:
+        pools.append((len(lessons.train), len(lessons.dev), len(lessons.dev_gold)))
+        return scores(heads, lessons, queries)
+
+    monkeypatch.setattr("pipelines.ablation.scores", watched)
+    for split in ("dev", "test"):
+        ablation(config(data, tmp_path), context, split, ("graph",))
+    assert pools == [(64, 0, 0)] * 2 + [(64, 16, 16)] * 2
+
+
+def test_learning_again_is_left_out_of_an_ablation_which_says_so(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    monkeypatch.setattr(masstool_commands, "make_context", lambda *_: context)
+    (tmp_path / "config.yaml").write_text(configs.dump(config(data, tmp_path)))
+    told = []
+    for sets in ([], ["--set", "retrievers.masstool.train.again=true"]):
+        found = tmp_path / f"{len(sets)}.json"
+        words = ["ablate", str(tmp_path / "config.yaml"), "--without", "graph", "--out", str(found), *sets]
+        assert cli.index(words) == 0
+        told.append((found.read_text(), capsys.readouterr().err))
+    assert told[0][0] == told[1][0]
+    assert "train.again is left out" not in told[0][1]
+    assert "train.again is left out" in told[1][1]
+
+
+def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    plain = config(data, tmp_path)
+    expected = ablation(plain, context, "test", ("graph",))
+    settings = plain.retrievers["masstool"]
+    assert isinstance(settings, MassToolSettings)
+    assert settings.train is not None
+    other = replace(settings, train=replace(settings.train, learning_rate=1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.ablation.scores", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ablation(replace(plain, retrievers={"masstool": other}), context, "test", ("graph",))
+    assert (tmp_path / "index-ablation" / "MassTool" / "heads.safetensors").exists()
+    assert ablation(plain, context, "test", ("graph",)) == expected
+    (tmp_path / "index-ablation").mkdir()
+    (tmp_path / "index-ablation" / "mine.txt").write_text("precious")
+    with pytest.raises(BadInput, match=r"mine\.txt"):
+        ablation(plain, context, "test")
+    assert (tmp_path / "index-ablation" / "mine.txt").exists()
+
+
 def test_labels_come_from_the_data_set_and_never_from_its_test(data: Path, tmp_path: Path) -> None:
     settings = config(data, tmp_path).retrievers["masstool"]
     assert isinstance(settings, MassToolSettings)
@@ -82,6 +147,13 @@ def test_labels_come_from_the_data_set_and_never_from_its_test(data: Path, tmp_p
     (data / "labels" / "train.tsv").write_text((data / "labels" / "train.tsv").read_text() + "\n" + rows)
     [again] = labelled_set(settings.train, ("name", "description"))
     assert again.labels == found.labels
+    # Nor is a threshold chosen by test queries, or by queries that retrieval learns from.
+    moved = rows + "\n" + (data / "labels" / "train.tsv").read_text()
+    (data / "labels" / "train.tsv").write_text("\n".join(row for row in moved.splitlines() if row[0] == "n"))
+    dev = (data / "labels" / "dev.tsv").read_text()
+    (data / "labels" / "dev.tsv").write_text("\n".join([dev, *(row for row in moved.splitlines() if row[0] == "q")]))
+    [last] = labelled_set(settings.train, ("name", "description"))
+    assert last.dev_labels == found.dev_labels
 
 
 def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
@@ -92,12 +164,16 @@ def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "index-training").exists()
 
 
-def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(data: Path, tmp_path: Path) -> None:
-    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+@pytest.mark.parametrize("encoder", [None, TUNING], ids=["as it is", "tuned"])
+def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(
+    data: Path, tmp_path: Path, context: Context, encoder: EncoderTuning | None
+) -> None:
+    if encoder is None:
+        context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
     plain = config(data, tmp_path).retrievers["masstool"]
     assert isinstance(plain, MassToolSettings)
     assert plain.train is not None
-    settings = replace(plain, train=replace(plain.train, again=True))
+    settings = replace(plain, train=replace(plain.train, again=True, encoder=encoder))
     build_index(replace(config(data, tmp_path), retrievers={"masstool": settings}), context)
     folder = next((tmp_path / "index").glob("masstool-model-*"))
     facts = json.loads((folder / "training.json").read_text())
@@ -106,4 +182,10 @@ def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(d
     assert pool == [*lesson.train.queries, *lesson.dev.queries]
     assert facts["again"]["queries"] == len(pool)
     assert facts["again"]["chosen"] == facts["chosen"]
+    # All that need a tool are queries that were learned from: nobody is left to choose another threshold by.
+    assert facts["detection"]["threshold"] == facts["detection"]["first_run"]["threshold"]
+    assert {"plain", "before", "after"} <= facts.keys()
+    assert not {"plain", "before", "after"} & facts["again"].keys()
+    assert not {"before", "after", "best", "blends"} & facts["again"].get("encoder", {}).keys()
+    assert ("encoder" in facts["again"]) == (encoder is not None)
     assert Index(tmp_path / "index", context).retriever("masstool").search(["blorp wanted now"], 3)[0].ids[0] == "t0"

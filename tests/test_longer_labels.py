@@ -49,3 +49,7 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
         MassToolTraining(data=data, again=True, encoder=EncoderTuning())
     with pytest.raises(BadInput, match="again"):
         MassToolSettings(train=MassToolTraining(data=data, again=True), faithful=True)
+    for more in ({"own_labels": 0.0}, {"joined_labels": 0.0}):
+        with pytest.raises(BadInput, match="own_labels: 0 and joined_labels: 0"):
+            MassToolSettings(train=MassToolTraining(data=data, **more), faithful=True)
+    assert MassToolSettings(train=MassToolTraining(data=data, own_labels=0.0, joined_labels=0.0), faithful=True)

@@ -1,13 +1,14 @@
 """Learns once more, from train and dev together, as dev chose the first time.
 
 What dev chose (epochs, weights, shares, what is kept) is taken over; nothing is judged by queries that were learned
-from. Only the detector's threshold is chosen anew, on labelled texts that neither run has seen.
+from. Only the detector's threshold and its share of words are chosen anew, on those dev labels that neither are nor
+hold a query of train or dev; where these are not of both kinds, the first run's stand.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from retrievers.masstool.lessons import Lessons
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.tuning.examples import Examples, Labels, TrainingSet
+
+WORDS = 3
+"""By so many first words a text is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,8 @@ def learn_again(
     whole, tuned, reader = together(data), None, encoder
     if settings.train.encoder is not None:
         told = first["encoder"]
-        kept = replace(settings.train.encoder, blends=(float(told["blend"]),))
-        stop = Stop(int(told["best_epoch"]), str(told["weights"]))
-        wanted = replace(settings, train=replace(settings.train, encoder=kept))
-        tuned = tune_encoder(whole, wanted, encoder, work / "tuning", context, stop)
+        stop = Stop(int(told["best_epoch"]), str(told["weights"]), float(told["blend"]))
+        tuned = tune_encoder(whole, settings, encoder, work / "tuning", context, stop)
         reader = Encoder(tuned, settings.batch_size, context.device)
     lessons = embedded(whole, reader, context)
     heads, found = learn(lessons, settings, work, check_device(context.device), context.show_progress, first)
@@ -64,11 +66,27 @@ def learn_again(
 
 
 def together(data: TrainingSet) -> TrainingSet:
-    """Train and dev in one. Dev's own queries leave the dev labels: they are no strangers any more."""
-    seen = set(data.dev.queries)
-    kept = [place for place, query in enumerate(data.dev_labels.queries) if query not in seen]
-    labels = Labels(
-        tuple(data.dev_labels.queries[place] for place in kept), tuple(data.dev_labels.needs[place] for place in kept)
-    )
+    """Train and dev in one. Of the dev labels only strangers to both are left."""
     train = Examples((*data.train.queries, *data.dev.queries), (*data.train.gold, *data.dev.gold))
-    return replace(data, train=train, dev_labels=labels)
+    return replace(data, train=train, dev_labels=strangers(data.dev_labels, train.queries))
+
+
+def strangers(labels: Labels, known: Sequence[str]) -> Labels:
+    """The labels that neither are nor hold one of these texts, word for word; nor end in its first words, as a text
+    that was cut off does."""
+    starts: dict[tuple[str, ...], set[str]] = {}
+    for text in known:
+        words = tuple(text.split())
+        starts.setdefault(words[:WORDS], set()).add(" ".join(words))
+
+    def strange(text: str) -> bool:
+        words = tuple(text.split())
+        for place in range(len(words)):
+            rest = " ".join(words[place:])
+            near = (each for count in range(1, WORDS + 1) for each in starts.get(words[place : place + count], ()))
+            if any(f"{rest} ".startswith(f"{each} ") or each.startswith(rest) for each in near):
+                return False
+        return True
+
+    kept = [pair for pair in zip(labels.queries, labels.needs, strict=True) if strange(pair[0])]
+    return Labels(tuple(text for text, _ in kept), tuple(needs for _, needs in kept))

@@ -81,10 +81,10 @@ class Aims:
             loss = loss + self._share * self._detection(self._labels, generator)
         return loss
 
-    def votes(self, x: Tensor, itself: Tensor | None = None) -> Tensor:
+    def votes(self, x: Tensor, voters: Tensor, itself: Tensor | None = None) -> Tensor:
         """(queries, tools): how the training queries vote; shares that add up to 1. `itself`: rows that must not."""
         assert self._votes is not None
-        logits = x @ self.voters.T / self.settings.temperature
+        logits = x @ voters.T / self.settings.temperature
         if itself is not None:
             logits = logits.scatter(1, itself[:, None], -torch.inf)
         voted: Tensor = torch.sparse.mm(self._votes, torch.softmax(logits, dim=-1).T).T
@@ -129,7 +129,7 @@ class Aims:
         return functional.cross_entropy(x @ scenes.T / self.settings.temperature, wanted)
 
     def _voting(self, x: Tensor, places: Tensor) -> Tensor:
-        found = self.votes(x, places)
+        found = self.votes(x, self.voters, places)
         tools, real = self.edges.tools[places], self.edges.real[places]
         picked = found.gather(1, tools.clamp(max=self.edges.count - 1))
         return -((picked + 1e-6).log() * real / real.sum(1, keepdim=True)).sum(1).mean()

@@ -5,6 +5,7 @@ Both the tower and the words were fitted to training labels, so what they are wo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,14 +24,16 @@ all 0 or 1."""
 
 
 @torch.no_grad()
-def decide(heads: Heads, labels: Labelled, dev: Labelled) -> dict[str, Any] | None:
+def decide(
+    heads: Heads, labels: Labelled, dev: Labelled, first: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Leaves in the heads the words' weights and share, and tells the threshold with the best balanced accuracy on dev.
 
-    Of equal thresholds the lowest, since searching in vain costs less; of equal shares the more even. None where dev
-    does not hold both kinds of queries.
+    Of equal thresholds the lowest, since searching in vain costs less; of equal shares the more even. Where dev does
+    not hold both kinds of queries, what an earlier run decided, `first`, stands; without one there is no detector.
     """
     if not dev.both():
-        return None
+        return _stand_by(heads, labels, first) if first else None
     heads.eval()
     needs = dev.needs.cpu().tolist()
     tower = heads.needs(dev.vectors)
@@ -47,4 +50,13 @@ def decide(heads: Heads, labels: Labelled, dev: Labelled) -> dict[str, Any] | No
     heads.telling.copy_(torch.tensor([(1 - best) * spread[0], best * spread[1]]))
     heads.words = weights.to(heads.telling.device) if best else heads.words
     told = {str(share): each["balanced_accuracy"] for share, each in sorted(tried.items())}
-    return {**tried[best], "words": best, "shares": told}
+    return {**tried[best], "words": best, "shares": told, "telling": heads.telling.tolist()}
+
+
+def _stand_by(heads: Heads, labels: Labelled, first: Mapping[str, Any]) -> dict[str, Any]:
+    """Threshold and shares of an earlier run, in these heads. Its scores are not theirs, and stand apart."""
+    if "telling" in first:
+        heads.telling.copy_(torch.tensor(first["telling"]))
+        heads.words = fit(labels.texts, labels.needs).to(heads.telling.device) if first["words"] else heads.words
+    numbers = {name: first[name] for name in ("threshold", "words", "telling") if name in first}
+    return {**numbers, "first_run": dict(first)}

@@ -31,15 +31,15 @@ def learn(
     """Trains, or goes on where a killed run stopped; the heads as dev likes them best, and how it came to that.
 
     Without a `work` folder nothing is kept on the way. `first` tells what dev chose in an earlier run: it is taken
-    over, since this run's dev queries are among those it learns from (again.py).
+    over and dev is not looked at, since its queries are among those that are learned from (again.py).
     """
     learning = Learning(lessons, settings, device)
     path = work / "heads.safetensors" if work else None
-    plain = learning.judge(learning.lessons.dev @ learning.lessons.tools.T)
     facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
     found = load(path) if path else None
-    if learning.detects and not settings.faithful and learning.lessons.dev_labels.both():
-        learning.warm_up()
+    warmed = 0
+    if learning.detects and not settings.faithful and (first is not None or learning.lessons.dev_labels.both()):
+        warmed = learning.warm_up(None if first is None else int(first["warm_up"]))
     start = best = _state(learning.heads)
     if found is not None:
         tensors, facts = found
@@ -48,25 +48,30 @@ def learn(
         set_moments(learning.optimizer, {n[4:]: v for n, v in tensors.items() if n.startswith("adam")})
     best = _epochs(learning, facts, best, first, path, progress)
     learning.heads.load_state_dict(best)
-    before = learning.dev()
-    if first is not None:
-        told = take_over(learning.heads, first)
-    elif settings.faithful:
-        told = {"chosen": {}}
-    else:
-        told = keep_best(learning.heads, learning.dev, {"trained": best, "untrained": start})
+    told = take_over(learning.heads, first) if first is not None else _chosen(learning, start, best)
+    decided = (first or {}).get("detection")
+    dev = learning.lessons.dev_labels
     return learning.heads, {
-        "plain": plain,
-        "before": before,
-        "after": learning.dev(),
         **told,
-        "detection": decide(learning.heads, lessons.labels, learning.lessons.dev_labels) if learning.detects else None,
+        "detection": decide(learning.heads, lessons.labels, dev, decided) if learning.detects else None,
+        "warm_up": warmed,
         "epochs": facts["epoch"],
         "best_epoch": facts["best_epoch"],
         "seconds": facts["seconds"],
         "history": facts["history"],
         "settings": asdict(settings),
     }
+
+
+def _chosen(learning: Learning, start: dict[str, Tensor], best: dict[str, Tensor]) -> dict[str, Any]:
+    """Leaves the heads as dev likes them best, and tells dev metrics of plain search, before and after."""
+    plain = learning.judge(learning.lessons.dev @ learning.lessons.tools.T)
+    before = learning.dev()
+    if learning.settings.faithful:
+        told: dict[str, Any] = {"chosen": {}}
+    else:
+        told = keep_best(learning.heads, learning.dev, {"trained": best, "untrained": start})
+    return {"plain": plain, "before": before, "after": learning.dev(), **told}
 
 
 def _epochs(
@@ -87,17 +92,19 @@ def _epochs(
         started = time.perf_counter()
         loss = learning.epoch(number)
         seconds = time.perf_counter() - started
-        dev = learning.dev()
+        dev = learning.dev() if first is None else {}
         facts["seconds"] += time.perf_counter() - started
         facts["epoch"] = number + 1
         facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": seconds, **dev})
-        if dev["mean"] > facts["best"] or first is not None:
-            facts["best"], facts["best_epoch"], best = dev["mean"], number + 1, _state(learning.heads)
+        if first is not None or dev["mean"] > facts["best"]:
+            facts["best_epoch"], best = number + 1, _state(learning.heads)
+            facts["best"] = dev.get("mean")
         if path:
             save(path, _tensors(learning, best), facts)
         if bar:
             bar.update()
-            bar.set_postfix(loss=f"{loss:.3f}", recall=f"{dev['recall@5']:.4f}", best=facts["best_epoch"])
+            judged = {"recall": f"{dev['recall@5']:.4f}", "best": facts["best_epoch"]} if dev else {}
+            bar.set_postfix(loss=f"{loss:.3f}", **judged)
     if bar:
         bar.close()
     return best

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from retrievers.masstool.settings import Beside
 from retrievers.masstool.tokens import encode
 from retrievers.settings import DenseTraining
 from retrievers.tuning.examples import TrainingSet
-from retrievers.tuning.judging import blend
+from retrievers.tuning.judging import blend, mix
 
 NOTHING = Beside()
 EVERY = 30.0
@@ -41,6 +42,8 @@ class Stop:
     epoch: int
     weights: str
     """last, or averaged"""
+    blend: float
+    """How much of the tuning is kept."""
 
 
 class _Joint:
@@ -59,7 +62,6 @@ class _Joint:
         self.original = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.aims = Aims(self.model, data, settings, beside, share, device)
         self._judge = judge(data.dev.gold, device)
-        self.before = self.judge(self.model)
         named = [*self.model.named_parameters(), *self.aims.tower.named_parameters()]
         plain = [value for _, value in named if value.ndim < 2]
         decaying = [value for _, value in named if value.ndim >= 2]
@@ -120,15 +122,34 @@ class _Joint:
         self.model.load_state_dict(held)
         return found
 
+    def choose(self, best: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Leaves in the model as much of the best weights as dev likes, and tells how it came to that.
+
+        By the text alone, as a dense index does it: nobody votes for a tool that no training query needed.
+        """
+        self.model.load_state_dict(best)
+        by_text = partial(self.judge, voting=False)
+        kept, scores = blend(self.model, self.original, by_text, self.settings.blends)
+        return {"after": self.judge(self.model), "blend": kept, "blends": scores}
+
+    def end(self, stop: Stop) -> dict[str, Any]:
+        """Leaves in the model what it was told to take."""
+        mix(self.model, self.original, self.taken(stop.weights), stop.blend)
+        return {"blend": f"{stop.blend:g}", "weights": stop.weights}
+
     @torch.no_grad()
-    def judge(self, model: Any) -> dict[str, float]:
-        """Dev metrics of the text alone, and, where the training queries vote, the mean of them with their votes."""
+    def judge(self, model: Any, voting: bool = True) -> dict[str, float]:
+        """Dev metrics of the text alone, and, where the training queries vote, the mean of them with their votes.
+
+        The voters' vectors are this model's: those that training goes by are of many moments, and of other weights.
+        """
         documents, asked = (encode(model, each, self.cuda) for each in (self.aims.documents, self.aims.dev))
         scores = asked @ documents.T
         found = self._judge(scores)
-        if not self.aims.beside.votes:
+        if not (voting and self.aims.beside.votes):
             return found
-        both = torch.softmax(scores / self.settings.temperature, dim=-1) + self.aims.votes(asked)
+        voters = encode(model, self.aims.queries, self.cuda)
+        both = torch.softmax(scores / self.settings.temperature, dim=-1) + self.aims.votes(asked, voters)
         return {**found, "voted": self._judge(both)["mean"]}
 
     def state(self) -> dict[str, Tensor]:
@@ -169,7 +190,7 @@ def tune_jointly(
 ) -> Path:
     """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the tuned encoder.
 
-    `stop`: dev is not asked, it may be among what is learned from.
+    `stop`: dev is not asked and nothing is told of it, it may be among what is learned from.
     """
     work.mkdir(parents=True, exist_ok=True)
     finished, path = work / "encoder", work / "joint.safetensors"
@@ -177,6 +198,7 @@ def tune_jointly(
         return finished
     joint = _Joint(base, data, settings, share, check_device(device), beside)
     facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": []}
+    before = joint.judge(joint.model) if not stop else {}
     best = joint.state()
     if (kept_there := load(path)) is not None:
         tensors, facts = kept_there
@@ -203,11 +225,10 @@ def tune_jointly(
             kept_at = time.perf_counter()
     if bar:
         bar.close()
-    joint.model.load_state_dict(joint.taken(stop.weights) if stop else best)
-    kept, scores = blend(joint.model, joint.original, joint.judge, settings.blends)
-    ending = {"before": joint.before, "after": scores[kept], "blend": kept, "blends": scores}
-    facts |= {"settings": asdict(settings), "detection": share, "beside": asdict(beside)}
-    return _stored(joint.model, work, finished, {**ending, **facts})
+    ending = joint.end(stop) if stop else {"before": before, **joint.choose(best), **facts}
+    wishes = {"settings": asdict(settings), "detection": share, "beside": asdict(beside)}
+    course = {"epoch": facts["epoch"], "history": facts["history"]}
+    return _stored(joint.model, work, finished, {**ending, **course, **wishes})
 
 
 def _part(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:

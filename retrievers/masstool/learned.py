@@ -107,7 +107,6 @@ def restore(folder: Path, settings: MassToolSettings) -> Learned:
     tensors = found[0]
     try:
         state = {name[6:]: value for name, value in tensors.items() if name.startswith("heads/")}
-        state = {"words": torch.zeros(0), "telling": torch.tensor([1.0, 0.0]), **state}  # older ones have none
         with torch.random.fork_rng(devices=[]):
             heads = Heads(settings, tensors["keys"].shape[1], len(state["residual"]), len(state["queries"])).eval()
         heads.words = state["words"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work:
     if len(data.ids) != len(data.documents):
         raise BadInput("MassTool needs the ids of the tools it learns from")
     work.mkdir(parents=True, exist_ok=True)
-    _same_run(work, encoder, data, settings)
+    same_run(work, encoder, data, settings)
     finished = work / "model"
     if finished.is_dir():
         return finished
@@ -163,13 +164,15 @@ def _graph(keys: torch.Tensor, settings: MassToolSettings) -> np.ndarray | None:
     return ann.build(keys.numpy(), settings.ann_links)
 
 
-def _same_run(work: Path, encoder: Encoder, data: TrainingSet, settings: MassToolSettings) -> None:
+def same_run(
+    work: Path, encoder: Encoder, data: TrainingSet, settings: MassToolSettings, ours: Collection[str] = OURS
+) -> None:
     """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
     digest = hashlib.sha256(json.dumps([encoder.fingerprint, asdict(settings), asdict(data)]).encode())
     facts, mark = json.dumps({"run": digest.hexdigest()}), work / "run.json"
     if mark.exists() and mark.read_text() == facts:
         return
-    strangers = [path.name for path in work.iterdir() if path.name not in OURS]
+    strangers = [path.name for path in work.iterdir() if path.name not in ours]
     if strangers:
         raise BadInput(f"{work} holds other files ({strangers[0]}); it is the work folder of the training, empty it")
     for path in work.iterdir():

@@ -146,7 +146,8 @@ class MassToolSettings:
     """None: nothing is learned; the index is a dense one that remembers confirmed queries."""
     modules: Modules = Modules()
     faithful: bool = False
-    """As the authors' code has it: leaking edges, free query vectors, six cosines, ten-item lists, double softmax."""
+    """As the authors' code has it: leaking edges, free query vectors, six cosines, ten-item lists, double softmax. They
+    add no labels to those given: own_labels and joined_labels are 0."""
     neighbours: int = 10
     threshold: float = 0.82
     """How alike a neighbour must be (cosine), where faithful, and how alike a confirmed query. Else it starts where
@@ -170,5 +171,7 @@ class MassToolSettings:
             raise BadInput("neighbours are 1 to 100, layers 1 to 4")
         if self.faithful and self.train is not None and self.train.again:
             raise BadInput("the authors' behaviour is not learned again", "again")
+        if self.faithful and self.train is not None and (self.train.own_labels or self.train.joined_labels):
+            raise BadInput("the authors add no labels: faithful needs own_labels: 0 and joined_labels: 0 under train")
         if not -1 <= self.threshold <= 1:
             raise BadInput("a threshold of likeness is a cosine, between -1 and 1", "threshold")

@@ -116,30 +116,36 @@ class Learning:
         order = (~valid).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
         return Near(rows.gather(1, order), cosines.gather(1, order), valid.gather(1, order))
 
-    def warm_up(self) -> None:
-        """Teaches the detection tower before all else, so that there is something to transfer; dev chooses when."""
+    def warm_up(self, steps: int | None = None) -> int:
+        """Teaches the detection tower before all else, so that there is something to transfer; tells in how many steps.
+
+        None: dev chooses.
+        """
         tower = [*self.heads.tower.parameters(), *self.heads.decide.parameters()]
         optimizer = torch.optim.AdamW(tower, lr=1e-3, weight_decay=0.01)
         generator, held = torch.Generator().manual_seed(self.train.seed), self.lessons.dev_labels
-        best, kept = torch.inf, [each.detach().clone() for each in tower]
+        best, chosen, kept = torch.inf, 0, [each.detach().clone() for each in tower]
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.train.seed)
-            for step in range(1, self.train.warm_up + 1):
+            for step in range(1, (self.train.warm_up if steps is None else steps) + 1):
                 self.heads.train()
                 loss = self.detection(generator)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                if step % 50 == 0:
+                if steps is None and step % 50 == 0:
                     self.heads.eval()
                     with torch.no_grad():
                         found = float(losses.balanced(self.heads.needs(held.vectors), held.needs))
                     if found < best:
-                        best, kept = found, [each.detach().clone() for each in tower]
+                        best, chosen, kept = found, step, [each.detach().clone() for each in tower]
+        if steps is not None:
+            return steps
         with torch.no_grad():
             for each, value in zip(tower, kept, strict=True):
                 each.copy_(value)
+        return chosen
 
     def detection(self, generator: torch.Generator) -> Tensor:
         """The detection loss of some labelled queries, half of them needing a tool."""

@@ -77,21 +77,22 @@ def blend(
 ) -> tuple[str, dict[str, float]]:
     """Leaves in the model the mixture of old and new weights that dev likes best; of equals, the one nearer the old."""
     tuned = {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-    def load(share: float) -> None:
-        model.load_state_dict(
-            {
-                name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
-                if value.is_floating_point()
-                else value
-                for name, value in tuned.items()
-            }
-        )
-
     scores: dict[str, float] = {}
     for share in sorted(set(blends)):
-        load(share)
+        mix(model, original, tuned, share)
         scores[f"{share:g}"] = evaluator(model)[METRIC]
     best = max(scores, key=lambda share: (round(scores[share], 6), -float(share)))
-    load(float(best))
+    mix(model, original, tuned, float(best))
     return best, scores
+
+
+def mix(model: Any, original: Mapping[str, torch.Tensor], tuned: Mapping[str, torch.Tensor], share: float) -> None:
+    """Leaves in the model the mixture of old and new weights, `share` of it new."""
+    model.load_state_dict(
+        {
+            name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
+            if value.is_floating_point()
+            else value
+            for name, value in tuned.items()
+        }
+    )

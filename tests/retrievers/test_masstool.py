@@ -30,7 +30,14 @@ from reward.metrics import judge as judge_rankings
 from reward.metrics import measure
 
 TRAIN = MassToolTraining(
-    data=(TrainingSource("toy"),), epochs=4, batch_size=64, learning_rate=3e-3, patience=9, warm_up=50
+    data=(TrainingSource("toy"),),
+    own_labels=0.0,
+    joined_labels=0.0,
+    epochs=4,
+    batch_size=64,
+    learning_rate=3e-3,
+    patience=9,
+    warm_up=50,
 )
 SETTINGS = MassToolSettings(train=TRAIN, threshold=0.5, neighbours=5)
 TOOLS, WIDTH, SCENES = 40, 24, 30

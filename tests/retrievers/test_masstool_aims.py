@@ -106,7 +106,7 @@ def test_votes_are_those_of_the_other_training_queries() -> None:
         logs.append(np.mean(np.log(votes[list(GOLD[place])] + 1e-6)))
     expected = expected_tools(found.model, [0, 4]) - 2 * np.mean(logs)
     assert value(found, [0, 4]) == pytest.approx(expected, rel=1e-4)
-    assert found.votes(torch.eye(5)).sum(1).tolist() == pytest.approx([1.0] * 5, abs=1e-5)
+    assert found.votes(torch.eye(5), found.voters).sum(1).tolist() == pytest.approx([1.0] * 5, abs=1e-5)
 
 
 def test_voters_are_remembered_as_they_last_were() -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from test_tuning import DATA, SETTINGS
 
 from pipelines.models import find_model
-from retrievers.masstool.joint import Stop, tune_jointly
+from retrievers.masstool.joint import Stop, _Joint, tune_jointly
 from retrievers.masstool.settings import Beside
 from retrievers.tuning.examples import Examples, Labels
 
@@ -37,7 +37,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_and_says_how(tuned: Path) -> None:
     facts = json.loads((tuned / "training.json").read_text())
-    assert facts["after"] > facts["before"]["recall@5"]
+    assert facts["after"]["recall@5"] > facts["before"]["recall@5"]
+    assert facts["after"]["recall@5"] == facts["blends"][facts["blend"]] == max(facts["blends"].values())
     assert [row["epoch"] for row in facts["history"]] == [1, 2]
     assert facts["history"][1]["loss"] < facts["history"][0]["loss"]
     assert not (tuned.parent / "joint.safetensors").exists()
@@ -46,10 +47,21 @@ def test_it_learns_and_says_how(tuned: Path) -> None:
 
 
 def test_a_run_that_follows_another_is_not_judged_and_stops_where_told(tmp_path: Path) -> None:
-    base, stop = find_model("bundled:minilm"), Stop(1, "averaged")
+    base, stop = find_model("bundled:minilm"), Stop(1, "averaged", 0.75)
     done = tune_jointly(base, FEW, QUICK, 0.1, tmp_path / "work", "cpu", False, BESIDE, stop)
     facts = json.loads((done / "training.json").read_text())
     assert [sorted(row) for row in facts["history"]] == [["epoch", "loss", "seconds"]]
+    assert facts.keys() == {"epoch", "history", "weights", "blend", "settings", "detection", "beside"}
+    assert (facts["epoch"], facts["weights"], facts["blend"]) == (1, "averaged", "0.75")
+
+
+def test_votes_are_judged_with_the_judged_models_own_vectors() -> None:
+    joint = _Joint(find_model("bundled:minilm"), FEW, QUICK, 0.1, "cpu", BESIDE)
+    expected = joint.judge(joint.model)["voted"]
+    joint.aims.voters = torch.randn(joint.aims.voters.shape, generator=torch.Generator().manual_seed(0))
+    assert joint.judge(joint.model)["voted"] == expected
+    joint.mean = {name: torch.zeros_like(value) for name, value in joint.mean.items()}
+    assert joint.judge_mean()["voted"] < expected  # nor do the last weights vote for the averaged ones
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_weights(tuned: Path, tmp_path: Path) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_masstool import LESSONS, SETTINGS, WIDTH
+from test_masstool import SETTINGS, WIDTH
 
+from retrievers.errors import IndexBroken
 from retrievers.masstool.checkpoints import load, save
 from retrievers.masstool.deciding import decide
-from retrievers.masstool.epochs import learn
 from retrievers.masstool.learned import WEIGHTS, Learned, restore, store
 from retrievers.masstool.lessons import Labelled
 from retrievers.masstool.model import Heads
@@ -79,7 +78,7 @@ def test_words_that_mislead_are_left_out() -> None:
     assert ((likely >= told["threshold"]) == needing).all()
 
 
-def test_what_was_decided_is_kept_on_disk_and_older_models_are_read(tmp_path: Path) -> None:
+def test_what_was_decided_is_kept_on_disk_and_none_of_it_may_be_missing(tmp_path: Path) -> None:
     heads = untold()
     decide(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
     none = torch.zeros(0, WIDTH)
@@ -89,19 +88,7 @@ def test_what_was_decided_is_kept_on_disk_and_older_models_are_read(tmp_path: Pa
     assert torch.equal(again.likely(vectors, TEXTS), heads.likely(vectors, TEXTS))
     found = load(tmp_path / WEIGHTS)
     assert found is not None
-    older = {name: value for name, value in found[0].items() if name not in ("heads/words", "heads/telling")}
-    save(tmp_path / WEIGHTS, older, {})
-    read = restore(tmp_path, SETTINGS).heads
-    assert torch.allclose(read.likely(vectors, TEXTS), torch.sigmoid(heads.needs(vectors)), atol=1e-6)
-
-
-def test_a_second_run_takes_over_what_dev_chose() -> None:
-    heads, first = learn(LESSONS, SETTINGS, None, "cpu", False)
-    whole = replace(LESSONS, train=torch.cat([LESSONS.train, LESSONS.dev]), gold=[*LESSONS.gold, *LESSONS.dev_gold])
-    again, told = learn(whole, SETTINGS, None, "cpu", False, {**first, "best_epoch": 2, "kept": "trained"})
-    assert torch.equal(again.shares, heads.shares)
-    assert float(again.threshold) == pytest.approx(float(heads.threshold), abs=1e-5)
-    assert told["epochs"] == 2
-    untouched, told = learn(whole, SETTINGS, None, "cpu", False, {**first, "kept": "untrained"})
-    assert told["epochs"] == 0
-    assert not untouched.residual.any()
+    for lost in ("heads/words", "heads/telling"):
+        save(tmp_path / WEIGHTS, {name: value for name, value in found[0].items() if name != lost}, {})
+        with pytest.raises(IndexBroken, match="build the index again"):
+            restore(tmp_path, SETTINGS)
