@@ -98,7 +98,7 @@ class ToolWeaverKind(ToolGenKind):
             return arrays
         if book.own is None or SPREAD not in book.state:
             raise BadInput(
-                "the index does not hold what a token of a tool's own is made of; build it anew, or set newcomers: nearest"
+                "the index lacks what a token of a tool's own is made of; build it anew, or set newcomers: nearest"
             )
         language = self._language
         prompts = [language.frames.question(clean(documents[place]), self._settings.max_length) for place in fresh]

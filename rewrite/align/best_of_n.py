@@ -30,7 +30,7 @@ def best_examples(samples: Sequence[Sample], template: Template, settings: BestO
 
 
 def _best(sample: Sample, margin: float) -> int | None:
-    able = [place for place, sound in enumerate(sample.sound) if sound]
+    able = [place for place, readable in enumerate(sample.readable) if readable]
     if not able:
         return None
     best = max(able, key=lambda place: (sample.rewards[place], -len(sample.answers[place]), -place))
@@ -43,7 +43,7 @@ def _voted(sample: Sample) -> int | None:
     own = sample.own
     if sample.joined:
         return len(own.answers) if sample.rewards[-1] >= fmean(own.rewards) - EVEN else None
-    able = [place for place, sound in enumerate(sample.sound) if sound]
+    able = [place for place, readable in enumerate(sample.readable) if readable]
     return max(able, key=lambda place: own.answers.count(own.answers[place]), default=None)
 
 

@@ -43,12 +43,12 @@ def pairs_of(sample: Sample, settings: PairSettings) -> list[Pair]:
     """The best with the worst, the second best with the second worst, while they are far enough apart; and those of the
     answer that was put together."""
     own = sample.own
-    known: dict[str, tuple[float, bool, bool]] = {}
-    for answer, reward, readable, sound in zip(own.answers, own.rewards, own.readable, own.sound, strict=True):
-        known.setdefault(answer.strip(), (reward, readable, sound))
+    known: dict[str, tuple[float, bool]] = {}
+    for answer, reward, readable in zip(own.answers, own.rewards, own.readable, strict=True):
+        known.setdefault(answer.strip(), (reward, readable))
     order = sorted(known, key=lambda answer: (-known[answer][0], len(answer), answer))
     least = max(settings.least, sample.raw + 1e-9) if settings.beat_raw else settings.least
-    good = [answer for answer in order if known[answer][2] and known[answer][0] >= least]
+    good = [answer for answer in order if known[answer][1] and known[answer][0] >= least]
     bad = [answer for answer in reversed(order) if known[answer][1] or not settings.readable]
     pairs: list[Pair] = []
     for chosen, rejected in zip(good, bad, strict=False):
@@ -67,10 +67,10 @@ def _joined(sample: Sample, settings: PairSettings, least: float) -> list[Pair]:
     *rewards, reward = sample.rewards
     together = sample.answers[-1].strip()
     pairs: dict[str, Pair] = {}
-    for answer, earned, readable, sound in zip(sample.answers, rewards, sample.readable, sample.sound, strict=False):
+    for answer, earned, readable in zip(sample.answers, rewards, sample.readable, strict=False):
         other = answer.strip()
         better = reward > earned
-        fit = max(reward, earned) >= least and (readable or not settings.readable if better else sound)
+        fit = max(reward, earned) >= least and (readable or (better and not settings.readable))
         new = other not in pairs and other != together
         if len(pairs) < settings.joined and fit and abs(reward - earned) >= settings.margin and new:
             chosen, rejected = (together, other) if better else (other, together)

@@ -20,6 +20,7 @@ from rewrite.align.settings import SampleSettings
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
+from rewrite.template import uncut
 from rewrite.types import Answer, Rewrite
 
 PATTERN = "samples-*.jsonl"
@@ -37,9 +38,10 @@ class Sample:
     utterance: str
     candidates: tuple[str, ...]
     answers: tuple[str, ...]
+    """As they are read, and so learned from: without the line in whose midst a cap ended one."""
     readable: tuple[bool, ...]
     finished: tuple[bool, ...]
-    """False where a cap ended an answer: its last line was not read."""
+    """False where a cap ended an answer."""
     rewards: tuple[float, ...]
     raw: float
     """What leaving the query alone earns."""
@@ -52,12 +54,6 @@ class Sample:
     def key(self) -> str:
         """The query's."""
         return f"{self.source}/{self.id}"
-
-    @property
-    def sound(self) -> tuple[bool, ...]:
-        """Which answers may be learned from: those that can be read and that no cap ended, since a policy would learn
-        to end in the midst of a line."""
-        return tuple(all(both) for both in zip(self.readable, self.finished, strict=True))
 
     @property
     def own(self) -> Sample:
@@ -125,7 +121,7 @@ def _score(
         whole = (True,) * bool(more)
         readable = tuple(each.status != "unparseable" for each in rewrites) + whole
         finished = tuple(each.finished for each in rewrites) + whole
-        texts = tuple(each.answer for each in rewrites) + (more,) * bool(more)
+        texts = tuple(uncut(each.answer, each.finished) for each in rewrites) + (more,) * bool(more)
         samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more)))
     return samples
 

@@ -123,15 +123,20 @@ def test_what_cannot_be_parsed_is_never_chosen_and_rejected_unless_told_otherwis
     assert pairs_of(alike, PairSettings()) == []
 
 
-def test_what_a_cap_ended_is_rejected_but_never_learned_from() -> None:
-    sample = replace(_sample([0.9, 0.6, 0.0]), finished=(False, True, False))
-    assert [pair.rewards for pair in pairs_of(sample, PairSettings())] == [(0.6, 0.0)]
-    assert [example.lines for example in best_examples([sample], TEMPLATE, BestOfNSettings())] == [("long a1",)]
-    joined = replace(sample, answers=("- a", "- b", "- a\n- b"), finished=(False, True, True), joined=True)
-    above = replace(joined, rewards=(0.9, 0.0, 0.5))
-    assert [pair.rewards for pair in pairs_of(above, PairSettings(most=0, joined=9))] == [(0.5, 0.0)]
-    found = probe([sample], PairSettings())
-    assert found.finished == pytest.approx(1 / 3, abs=1e-6)
+def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -> None:
+    class Cut(Seeded):
+        def generate(
+            self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
+        ) -> list[list[Answer]]:
+            whole = super().generate(prompts, sampling)
+            return [[Answer(f"{row[0].text}\n- hal", 9, finished=False), *row[1:]] for row in whole]
+
+    draw(Rewriter(TEMPLATE, Cut()), QUERIES, _reward, SETTINGS, tmp_path)
+    _draw(tmp_path / "whole", Seeded())
+    samples, wanted = read_samples(tmp_path), read_samples(tmp_path / "whole")
+    assert [sample.answers for sample in samples] == [sample.answers for sample in wanted]
+    assert {sample.finished for sample in samples} == {(False, True, True)}
+    assert probe(samples, PairSettings()).finished == pytest.approx(2 / 3, abs=1e-6)
 
 
 def test_lines_that_most_answers_have_make_one_more() -> None:
