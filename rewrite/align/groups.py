@@ -74,13 +74,14 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
         patient(trainer.vllm_generation.vllm_client, algo.url)
     facts = {"queries": len(queries), "too_long": len(goal.queries) - len(queries), "left_over": left_over}
     trained = align(goal, leg, run, trainer, watch, facts)
-    return with_reward_time(trained, reward.seconds)
+    return with_reward_time(trained, reward.seconds, run)
 
 
-def with_reward_time(trained: Trained, seconds: float) -> Trained:
-    """Notes how much of the time the reward took, evaluations left out."""
-    spent = max(1e-9, trained.facts["seconds"] - trained.facts["evaluation_seconds"])
-    trained.facts.update(reward_seconds=round(seconds, 3), reward_share=round(min(1.0, seconds / spent), 4))
+def with_reward_time(trained: Trained, seconds: float, run: Run) -> Trained:
+    """Notes how much of the time the reward took since the run was started or resumed, evaluations left out."""
+    if run.recorder and seconds:
+        spent = max(1e-9, run.recorder.journal.here - trained.facts["evaluation_seconds"])
+        trained.facts.update(reward_seconds=round(seconds, 3), reward_share=round(min(1.0, seconds / spent), 4))
     return trained
 
 

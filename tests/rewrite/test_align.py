@@ -139,6 +139,25 @@ def test_dpo_of_a_whole_model_and_with_a_frozen_reference(base: Path, adapter: P
     assert abs(row["kl"]) > 1e-3  # the reference is another model than the start
 
 
+def test_dpo_tells_what_did_not_fit(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = replace(TEMPLATE, user="{utterance} {candidates}", candidates=2)
+    goal = _goal(base, adapter)
+    goal = replace(goal, task=replace(goal.task, template=shown))
+    far = "a hotel " * 99
+    pairs = [
+        *PAIRS[:2],
+        replace(PAIRS[2], candidates=("hotels", far, far)),
+        replace(PAIRS[3], candidates=(far,)),
+        replace(PAIRS[0], utterance=far),
+    ]
+    trained = train_dpo(goal, _leg(tmp_path), pairs, DpoSettings())
+    told = [trained.facts[name] for name in ("pairs", "candidates_cut", "pairs_dropped")]
+    assert told == [4, 2, 1]
+    assert "most_tokens 64: 2 pairs lose candidates, 1 are left out" in capsys.readouterr().err
+
+
 def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
     """A judge during whose n-th evaluation the process is asked to stop."""
     calls: list[int] = []
