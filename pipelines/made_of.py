@@ -48,7 +48,10 @@ def rewriter_word(parts: Parts) -> str:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Of the weights in a folder, told by the heads of its safetensors files; None where there are none to be read."""
+    """Of the weights in a folder, told by the heads of its safetensors files; None where there are none to be read.
+
+    Neither where weights are packed into bytes: how many lie in one is the quantiser's secret.
+    """
     total, files = 0, sorted(folder.rglob("*.safetensors"))
     for path in files:
         with path.open("rb") as stream:
@@ -60,6 +63,8 @@ def count_parameters(folder: Path) -> int | None:
             except ValueError:
                 return None
         for name, facts in head.items():
+            if facts.get("dtype") in ("I8", "U8"):
+                return None
             if name != "__metadata__" and name not in REMEMBERED and facts["dtype"].startswith(("F", "BF")):
                 total += math.prod(facts["shape"])
     return total if files else None

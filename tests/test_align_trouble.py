@@ -132,7 +132,7 @@ def test_a_rollout_server_that_dies_ends_the_run_which_goes_on_when_it_is_back(
     asked = align_config(targets, start, tmp_path / "run", algo, check=2)
     with rollout_server(port, answers=11) as server:  # two a step, a checkpoint after the fourth of eight
         told = ended(capsys, 1, "align", asked)
-        assert server.wait(10) == 9
+        assert server.wait(60) == 9
     assert f"the rollout server http://127.0.0.1:{port}/v1 does not answer" in told
     assert "start it again, then go on with `--resume` from the last checkpoint" in told
     kept = checkpoints.last(tmp_path / "run" / "checkpoints")

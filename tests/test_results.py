@@ -104,6 +104,37 @@ def test_what_nobody_has_run_says_so_in_every_grid(tmp_path: Path) -> None:
     assert text.count("not run") == len(SECTIONS) * len(RETRIEVERS) * len(REWRITERS) - 1
 
 
+def test_a_run_kept_again_keeps_what_was_said_of_it_and_no_other_takes_its_place(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, figures = f"{place}/runs/sample/eval", tmp_path / "figures"
+    matrix = {"page": f"{tmp_path}/matrix.md", "figures": str(figures), "pictures": f"{tmp_path}/pics"}
+    (tmp_path / "matrix.yaml").write_text(yaml.safe_dump(matrix))
+    words = ["matrix", str(tmp_path / "matrix.yaml"), "--keep"]
+    assert cli.evaluate([*words, run, "--note", "a quiet machine"]) == 0
+    path = figures / "sample-eval.json"
+    kept = json.loads(path.read_text())
+    kept["rows"][0] |= {"variant": True, "note": "an older text"}
+    path.write_text(json.dumps(kept))
+    assert cli.evaluate([*words, run]) == 0
+    again = json.loads(path.read_text())
+    assert (again["note"], again["rows"][0]["variant"], again["rows"][0]["note"]) == (
+        "a quiet machine",
+        True,
+        "an older text",
+    )
+    other = shutil.copytree(run, tmp_path / "runs/sample/eval")
+    assert cli.evaluate([*words, str(other)]) == 2
+    assert f"holds the figures of {run}; rename it, or the run" in capsys.readouterr().err
+    better = json.loads((other / "metrics.json").read_text())
+    better["systems"] = {name: {**each, "recall@5": 0.99} for name, each in better["systems"].items()}
+    (other / "metrics.json").write_text(json.dumps(better))
+    other.rename(tmp_path / "runs/sample/other")
+    assert cli.evaluate([*words, f"{tmp_path}/runs/sample/other"]) == 2
+    assert "have different figures for" in capsys.readouterr().err
+    assert [each.name for each in figures.iterdir()] == ["sample-eval.json"]
+
+
 def test_a_run_of_some_queries_is_not_kept(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "runs/sample/eval"
     shutil.copytree(place / "runs/sample/eval", run)
@@ -219,6 +250,15 @@ def test_check_names_what_is_missing(place: Path, tmp_path: Path, capsys: pytest
     assert cli.evaluate(["--check", str(path), "--run", f"{place}/runs/sample"]) == 0
     assert cli.evaluate(["--check", str(path), "--run", "runs/nowhere"]) == 2
     assert "nothing is expected of runs/nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", True, [0.5]])
+def test_what_is_no_number_is_not_as_expected(value: object, place: Path, tmp_path: Path) -> None:
+    run = yaml.safe_load(expect(place).read_text())["runs"].popitem()[1]
+    (tmp_path / "metrics.json").write_text(json.dumps({"queries": 401, "systems": {"bm25": {"recall@5": value}}}))
+    verdict = check(configs.parse(ExpectedConfig, {"runs": {str(tmp_path): run}}))
+    assert verdict.right == 0
+    assert "no number as recall@5" in verdict.wrong[0]
 
 
 def test_check_of_a_damaged_run_is_no_success(place: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,8 +100,9 @@ def _deviations(name: str, expected: ExpectedRun, told: dict[str, Any]) -> tuple
             continue
         for metric, value in metrics.items():
             got, room = found.get(metric), expected.tolerances.get(metric, expected.tolerance)
-            if got is None:
-                lines.append(f"{name}: {system} has no {metric}, expected {value:.4f}")
+            if isinstance(got, bool) or not isinstance(got, int | float) or not math.isfinite(got):
+                what = f"no {metric}" if got is None else f"no number as {metric}"
+                lines.append(f"{name}: {system} has {what}, expected {value:.4f}")
             elif abs(got - value) > room + 1e-9:
                 lines.append(f"{name}: {system} {metric} is {got:.4f}, expected {value:.4f} ± {room:g}")
             else:

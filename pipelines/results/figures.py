@@ -143,7 +143,7 @@ def read_figures(folder: Path) -> dict[str, Figures]:
     if not folder.is_dir():
         raise BadInput(f"there is no folder {folder}; figures are kept there by `rewrite-eval matrix --keep RUN`")
     found = {path.stem: read_file(path) for path in sorted(folder.glob("*.json"))}
-    _refuse_twins(found)
+    refuse_twins(found)
     return found
 
 
@@ -156,7 +156,8 @@ def read_file(path: Path) -> Figures:
     return configs.parse(Figures, data, str(path))
 
 
-def _refuse_twins(found: Mapping[str, Figures]) -> None:
+def refuse_twins(found: Mapping[str, Figures]) -> None:
+    """A place of the table has one figure, or a sentence that names the two files."""
     taken: dict[tuple[str, ...], tuple[str, float | None]] = {}
     for name, figures in found.items():
         if figures.source == "published" or figures.split != "test":

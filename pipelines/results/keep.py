@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from pipelines.made_of import as_made_of
-from pipelines.results.figures import FigureRow, Figures
+from pipelines.results.figures import FigureRow, Figures, read_figures, refuse_twins
 from pipelines.runs import as_json, write_files
 from retrievers.errors import BadInput
 
@@ -23,11 +23,30 @@ PLACES = 4
 
 
 def keep(run: Path, folder: Path, note: str = "") -> Path:
-    """Writes what a run folder says into the folder of figures; the file is called after the run."""
+    """Writes what a run folder says into the folder of figures; the file is called after the run.
+
+    Run again and kept again, it keeps its note and what was said of its rows. Nothing is written that the table would
+    refuse.
+    """
     figures = replace(from_run(run), note=note)
     path = folder / f"{file_name(run)}.json"
+    found = read_figures(folder) if folder.is_dir() else {}
+    if (before := found.get(path.stem)) is not None:
+        if before.run != figures.run:
+            raise BadInput(f"{path} holds the figures of {before.run or 'something else'}; rename it, or the run")
+        figures = _as_before(figures, before)
+    refuse_twins({**found, path.stem: figures})
     write_files(folder, {path.name: encode(figures)})
     return path
+
+
+def _as_before(figures: Figures, before: Figures) -> Figures:
+    said = {row.system: row for row in before.rows}
+    rows = [
+        replace(row, variant=said[row.system].variant, note=said[row.system].note) if row.system in said else row
+        for row in figures.rows
+    ]
+    return replace(figures, rows=tuple(rows), note=figures.note or before.note)
 
 
 def file_name(run: Path) -> str:

@@ -134,10 +134,10 @@ def read_completion(data: bytes, model: str) -> Answer:
 
 
 class LocalEndpoint:
-    """A model in this process: one batch at a time, made of what came together meanwhile."""
+    """A model, or rules, in this process: one batch at a time, made of what came together meanwhile."""
 
-    def __init__(self, rewriter: Rewriter, model: str, breaker: Breaker, batch: int) -> None:
-        self.name, self.breaker = "transformers", breaker
+    def __init__(self, name: str, rewriter: Rewriter, model: str, breaker: Breaker, batch: int) -> None:
+        self.name, self.breaker = name, breaker
         self._rewriter, self._model, self._batch = rewriter, model, batch
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rewrite")
         self._waiting: list[tuple[Prompt, asyncio.Future[Answer]]] = []

@@ -1,4 +1,4 @@
-"""Brings the rewriter up, keeps it up, and takes up a newer one: by vLLM, by servers elsewhere, or in this process."""
+"""Brings the rewriter up, keeps it up, and takes up a newer one: vLLM, servers elsewhere, a model or rules here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelines.serve.endpoints import LocalEndpoint, ServerEndpoint, open_client
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting
 from pipelines.serve.room import QuickRoom
-from pipelines.serve.settings import ExternalServers, InProcess, ManagedVllm, ServedRewriter
+from pipelines.serve.settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
 from pipelines.serve.vllm_process import KEY_VARIABLE, SERVED, VllmProcess, installed
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
@@ -30,6 +30,8 @@ RETRY = 5.0
 """Seconds between tries to prepare a server that is there but not ready."""
 PREPARE_SECONDS = 60.0
 """For a server to load an adapter."""
+AT_ONCE = 64
+"""Utterances that rules take in one go."""
 GRACE = 60.0
 """Seconds that an old adapter is kept for those who still wait for it."""
 log = logging.getLogger("rewrite-serve")
@@ -47,7 +49,7 @@ class Models:
         self.parts = find_parts(settings.plain())
         self._room_and_cpu = _fits(self.parts) if isinstance(settings.engine, ManagedVllm) else (0, True)
         self._first: Rewriter | None = None
-        if isinstance(settings.engine, InProcess):
+        if isinstance(settings.engine, InProcess | ByRules):
             self._first = load_rewriter(settings.plain(), self.parts, device)
         self._stamp = self._card_stamp()
         self._process: VllmProcess | None = None
@@ -87,7 +89,7 @@ class Models:
                 ]
                 for server, url in zip(self.servers, external.urls, strict=True):
                     server.url = url.rstrip("/")
-            case InProcess():
+            case InProcess() | ByRules():
                 await self._load_here(self.parts)
                 return
         self.rewriting.endpoints = self.servers
@@ -136,7 +138,7 @@ class Models:
 
     async def _take(self, parts: Parts) -> None:
         before, old = self.rewriting.loaded, self.parts
-        if isinstance(self.settings.engine, InProcess):
+        if isinstance(self.settings.engine, InProcess | ByRules):
             await self._load_here(parts)
         elif isinstance(self.settings.engine, ManagedVllm) and self._needs_restart(old, parts):
             self.parts, self._room_and_cpu = parts, await asyncio.to_thread(_fits, parts)
@@ -166,12 +168,12 @@ class Models:
             model, variable, adapter = engine.model, engine.key_variable, parts.adapter if engine.load_adapter else None
         else:
             model, variable, adapter = SERVED, KEY_VARIABLE, parts.adapter
-        context = engine.context if not isinstance(engine, InProcess) else 0
+        context = engine.context if isinstance(engine, ManagedVllm | ExternalServers) else 0
         plain = ServerSettings(url, model, "server", variable, timeout=PREPARE_SECONDS, retries=0, context=context)
         return ServerBackend(plain, adapter=adapter)
 
     async def _load_here(self, parts: Parts) -> None:
-        assert isinstance(self.settings.engine, InProcess)
+        engine = self.settings.engine
         rewriter, self._first = self._first, None
         if rewriter is None:
             rewriter = await asyncio.to_thread(load_rewriter, self.settings.plain(), parts, self._device)
@@ -179,11 +181,12 @@ class Models:
         name = f"{SERVED}-{parts.facts.get('fingerprint', 'local')}"
         room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
         before = self._local
-        self._local = LocalEndpoint(rewriter, name, self._breaker(), self.settings.engine.batch_size)
+        most = engine.batch_size if isinstance(engine, InProcess) else AT_ONCE
+        self._local = LocalEndpoint(engine.kind, rewriter, name, self._breaker(), most)
         # Those who wait for the old one are answered by it.
         self.rewriting.endpoints = [self._local] if before is None else [self._local, before]
         self.rewriting.loaded = self._loaded(name, parts, room)
-        self._metrics.endpoint_up.labels("transformers").set(1)
+        self._metrics.endpoint_up.labels(engine.kind).set(1)
 
     def _loaded(self, model: str, parts: Parts, room: QuickRoom) -> Loaded:
         fusion = self.settings.fusion or parts.fusion or RewriteFusion()

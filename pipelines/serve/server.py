@@ -14,7 +14,12 @@ from pipelines.serve.gateway import Gateway
 from pipelines.serve.settings import ServeConfig
 from retrievers.errors import BadInput
 
-NAMES = {"vllm": "vLLM, managed", "servers": "servers elsewhere", "transformers": "transformers, in this process"}
+NAMES = {
+    "vllm": "vLLM, managed",
+    "servers": "servers elsewhere",
+    "transformers": "transformers, in this process",
+    "rules": "rules",
+}
 
 
 class Server(uvicorn.Server):

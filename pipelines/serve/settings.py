@@ -13,7 +13,14 @@ from pipelines.shared.settings import DatabaseSettings
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from retrievers.trust import TrustSettings
-from rewrite.settings import Sampling, ServerSettings, TransformersSettings, VllmSettings
+from rewrite.settings import (
+    BackendSettings,
+    RulesSettings,
+    Sampling,
+    ServerSettings,
+    TransformersSettings,
+    VllmSettings,
+)
 
 Scope = Literal["search", "write", "admin"]
 """search: ask. write: change the catalogue, give feedback. admin: the routes that are off by default."""
@@ -88,7 +95,14 @@ class InProcess:
             raise BadInput("at least 1", "batch_size")
 
 
-Engine = ManagedVllm | ExternalServers | InProcess
+@dataclass(frozen=True, slots=True)
+class ByRules:
+    """No model at all: the utterance's clauses, shortened, in a fraction of a millisecond."""
+
+    kind: Literal["rules"] = "rules"
+
+
+Engine = ManagedVllm | ExternalServers | InProcess | ByRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +136,7 @@ class ServedRewriter:
         """The same rewriter as evaluation and batch jobs know it."""
         match self.engine:
             case ExternalServers() as servers:
-                backend: ServerSettings | VllmSettings | TransformersSettings = ServerSettings(
+                backend: BackendSettings = ServerSettings(
                     url or servers.urls[0],
                     servers.model,
                     key_variable=servers.key_variable,
@@ -134,7 +148,10 @@ class ServedRewriter:
                 backend = VllmSettings(context=vllm.context, memory=vllm.memory, eager=vllm.eager, dtype=vllm.dtype)
             case InProcess() as local:
                 backend = TransformersSettings(batch_size=local.batch_size)
-        return RewriterSettings(self.path, self.base, self.template, backend, self.sampling, self.phrasing)
+            case ByRules():
+                backend = RulesSettings()
+        template = self.template or ("needs" if isinstance(backend, RulesSettings) else None)
+        return RewriterSettings(self.path, self.base, template, backend, self.sampling, self.phrasing)
 
 
 @dataclass(frozen=True, slots=True)

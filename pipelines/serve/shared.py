@@ -27,9 +27,9 @@ from retrievers.index import Change
 from retrievers.kinds import Context
 from retrievers.types import Tool
 
-QUIET = 30.0
-"""Seconds without a word after which the feed's connection is tried."""
-FIRST, LONGEST = 0.2, 10.0
+QUIET, SOON = 30.0, 1.0
+"""Seconds without a word after which the feed's connection is tried, and the catalogue where it could not be read."""
+FIRST, LONGEST = 0.2, 5.0
 """Seconds between attempts to hear the feed again."""
 log = logging.getLogger("rewrite-serve")
 
@@ -51,12 +51,11 @@ class SharedCatalogue(LiveCatalogue):
             try:
                 async with await self._database.listen() as connection:
                     pause = FIRST
-                    await self.refresh()  # what was said while nobody listened
                     while True:
-                        heard = [each async for each in connection.notifies(timeout=QUIET, stop_after=1)]
-                        if not heard:
+                        await self.refresh()  # at first what was said while nobody listened
+                        quiet = SOON if self.stale else QUIET
+                        if not [each async for each in connection.notifies(timeout=quiet, stop_after=1)]:
                             await connection.execute("SELECT 1")
-                        await self.refresh()
             except (psycopg.Error, OSError) as error:
                 if not self.stale:
                     log.warning("the feed of changes is interrupted: %s", self._database.safe(error))

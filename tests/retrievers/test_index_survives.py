@@ -365,7 +365,7 @@ def test_a_writer_that_waited_in_vain_is_told_and_a_dead_holder_holds_nothing(
         assert said.err == (
             f"rewrite-index: another process is writing to {folder}; waited 0.3 s, nothing was changed\n"
         )
-    assert 0.6 <= time.monotonic() - started < 5
+    assert 0.6 <= time.monotonic() - started < 30  # the other holds it for 60
     assert state(tmp_path) == before
     assert Index(folder, CONTEXT).tools.keys() == set(IDS[:5])  # readers never wait
     holder.kill()

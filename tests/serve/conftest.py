@@ -13,6 +13,7 @@ import httpx
 import pytest
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 from postgres import BINARIES, Postgres
+from waiting import until
 
 from pipelines.config import parse
 from pipelines.serve.gateway import Gateway
@@ -43,12 +44,9 @@ class Running:
         found: dict[str, Any] = response.json()
         return found
 
-    def until_ready(self, seconds: float = 10.0) -> None:
+    def until_ready(self) -> None:
         """Waits for the rewriter."""
-        deadline = time.monotonic() + seconds
-        while self.client.get("/readyz").json()["rewriter"] != "ready":
-            assert time.monotonic() < deadline, "the rewriter does not come up"
-            time.sleep(0.05)
+        until(lambda: self.client.get("/readyz").json()["rewriter"] == "ready")
 
 
 @contextmanager

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from conftest import Running, rewriter
 from doubles import ModelServer, Reply, completion
+from waiting import until
 
 Serve = Callable[..., Running]
 TEXT = "book me a flight and a hotel"
 
 
 def slow(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> Reply | None:
-    time.sleep(1.0)
+    time.sleep(6.0)
     return None
 
 
@@ -40,7 +41,7 @@ def dribbles(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> Reply:
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
-    for _ in range(20):
+    for _ in range(60):
         handler.wfile.write(b" ")
         handler.wfile.flush()
         time.sleep(0.1)
@@ -76,7 +77,7 @@ MANNERS: dict[str, tuple[Callable[[BaseHTTPRequestHandler, dict[str, Any]], Repl
 
 @pytest.fixture
 def server(serve: Serve, model: ModelServer) -> Running:
-    made = serve(rewriter=rewriter(model, failures=100), deadline_ms=400)
+    made = serve(rewriter=rewriter(model, failures=100), deadline_ms=1000)
     made.until_ready()
     return made
 
@@ -87,7 +88,7 @@ def test_a_model_that_misbehaves_costs_no_answer(server: Running, model: ModelSe
     model.manners, reason = MANNERS[manner]
     began = time.monotonic()
     [result] = server.search(TEXT)["results"]
-    assert time.monotonic() - began < 0.7  # 0.4 are its own, the rest is for a busy machine
+    assert time.monotonic() - began < 4.0  # 1.0 are its own, the rest is for a busy machine
     assert result["fallback"] == {"reason": reason}
     assert result["tools"] == raw
     assert f'toolrewrite_fallbacks_total{{reason="{reason}"}} 1.0' in server.client.get("/metrics").text
@@ -121,10 +122,8 @@ def test_the_next_server_is_asked_where_one_fails(serve: Serve, model: ModelServ
     try:
         server = serve(rewriter=rewriter(model, other), deadline_ms=2000)
         server.until_ready()
-        until = time.monotonic() + 20
-        while not model.asked:  # ready means that one of them is known; the first is asked as soon as it is
-            assert time.monotonic() < until
-            server.search(f"{TEXT} after {time.monotonic()}")
+        # Ready means that one of them is known; the first is asked as soon as it is.
+        until(lambda: model.asked or (server.search(f"{TEXT} after {time.monotonic()}") and None))
         model.asked.clear()
         other.asked.clear()
         model.manners = MANNERS["500"][0]
@@ -137,14 +136,13 @@ def test_the_next_server_is_asked_where_one_fails(serve: Serve, model: ModelServ
 
 
 def test_what_fails_again_and_again_is_left_alone_and_tried_later(serve: Serve, model: ModelServer) -> None:
-    server = serve(rewriter=rewriter(model, failures=3), deadline_ms=300)
+    server = serve(rewriter=rewriter(model, failures=3), deadline_ms=1000)
     server.until_ready()
     model.manners = slow
     reasons = [server.search(f"{TEXT} {number}")["results"][0]["fallback"]["reason"] for number in range(5)]
     assert reasons == ["deadline"] * 3 + ["circuit_open"] * 2
     model.manners = lambda *_: None
-    time.sleep(1.1)
-    assert server.search(f"{TEXT} at last")["results"][0]["fallback"] is None
+    until(lambda: server.search(f"{TEXT} at {time.monotonic()}")["results"][0]["fallback"] is None)
 
 
 def test_callers_in_a_hurry_close_nothing_for_others(serve: Serve, model: ModelServer) -> None:

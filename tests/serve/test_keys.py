@@ -56,12 +56,12 @@ def test_admin_routes_are_off_by_default(serve: Serve) -> None:
 
 def test_a_key_has_a_share_of_each_minute_and_of_the_moment(serve: Serve, model: ModelServer) -> None:
     key = make_key()[0]
-    model.manners = lambda *_: time.sleep(0.3)  # type: ignore[func-returns-value]
+    model.manners = lambda *_: time.sleep(1.0)  # type: ignore[func-returns-value]
     server = serve(
         anonymous=[],
         keys=[entry(key, "search", per_minute=10, concurrent=2)],
         rewriter=rewriter(model),
-        deadline_ms=3000,
+        deadline_ms=10_000,
     )
     server.until_ready()
     server.client.headers["Authorization"] = f"Bearer {key}"
@@ -100,8 +100,8 @@ def test_a_share_comes_back_with_time() -> None:
 
 
 def test_more_requests_than_the_server_bears_get_429(serve: Serve, model: ModelServer) -> None:
-    model.manners = lambda *_: time.sleep(0.5)  # type: ignore[func-returns-value]
-    server = serve(rewriter=rewriter(model), limits={"in_flight": 3}, deadline_ms=3000)
+    model.manners = lambda *_: time.sleep(1.5)  # type: ignore[func-returns-value]
+    server = serve(rewriter=rewriter(model), limits={"in_flight": 3}, deadline_ms=10_000)
     server.until_ready()
     gate = threading.Barrier(8)
 

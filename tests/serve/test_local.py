@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 from conftest import Running, rewriter, save_rewriter
 from doubles import ModelServer
+from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
-from rewrite.settings import Sampling
+from rewrite.settings import RulesSettings, Sampling
 from rewrite.types import Ask
 
 Serve = Callable[..., Running]
@@ -59,10 +59,20 @@ def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, 
         (tmp_path / "version-2").rename(folder)
         results = [answer["results"][0] for answer in answers]
     assert all(result["fallback"] in (None, {"reason": "unparseable"}) for result in results)
-    deadline = time.monotonic() + 10
-    while asked(server) != expected[1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: asked(server) == expected[1])
+
+
+def test_rules_answer_as_they_do_in_evaluation(serve: Serve) -> None:
+    settings = RewriterSettings(template="needs", backend=RulesSettings())
+    said = "Hi! Please book me a flight to Rome for 3, and then list the invoices of my last customer."
+    [expected] = make_rewriter(settings)[0].rewrite([Ask(said)])
+    server = serve(rewriter={"engine": {"kind": "rules"}, "fusion": {"raw": 0.6}})
+    server.until_ready()
+    [found] = server.search(said, rewrite="on")["results"]
+    assert found["fallback"] is None
+    assert found["rewrite"]["lines"] == list(expected.lines)
+    assert len(expected.lines) > 1
+    assert 'toolrewrite_model_up{endpoint="rules"} 1.0' in server.client.get("/metrics").text
 
 
 def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_same_name(
@@ -84,11 +94,9 @@ def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_sa
     assert (new, known) == (False, True)
     shutil.rmtree(folder)
     (tmp_path / "version-2").rename(folder)
-    deadline = time.monotonic() + 10
-    while (now := state())[0] == first:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert not now[1]
+    seen = [state()]
+    until(lambda: seen[-1][0] != first or seen.append(state()))
+    assert not seen[-1][1]
 
 
 def test_where_vllm_is_not_installed_it_says_so_and_goes_on(

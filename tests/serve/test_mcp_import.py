@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Running
 from mcp_servers import ToolShop, over_http
+from waiting import until
 
 Serve = Callable[..., Running]
 LOCAL = {"hosts": ["127.0.0.1"], "private": True, "seconds": 3.0}
@@ -19,13 +20,6 @@ ADMIN = {"admin": True, "anonymous": ["search", "write", "admin"]}
 def held(server: Running, provider: str = "shop") -> set[str]:
     page = server.client.get("/v1/tools", params={"provider": provider}).json()
     return {tool["id"] for tool in page["tools"]}
-
-
-def until(what: Callable[[], bool], seconds: float = 8.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.05)
 
 
 def test_a_running_server_is_imported_page_by_page(serve: Serve) -> None:
@@ -88,13 +82,11 @@ def test_news_is_taken_up_without_waiting_for_the_next_look(serve: Serve) -> Non
     with over_http(shop) as url:
         server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "every_seconds": 3600.0}])
         until(lambda: held(server) == {"shop/mend"})
-        time.sleep(0.3)  # for the subscription
         shop.tools["dye"] = "Dyes cloth."
         import anyio.from_thread
 
         with anyio.from_thread.start_blocking_portal() as portal:
-            portal.call(shop.tell)
-        until(lambda: len(held(server)) == 2)
+            until(lambda: portal.call(shop.tell) or len(held(server)) == 2)  # once the subscription stands
         assert held(server) == {"shop/mend", "shop/dye"}
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import yaml
 from conftest import Running, running
 from tiny_runs import TEMPLATE, TRAINING, make_data, write
+from waiting import until
 
 from pipelines import cli
 from pipelines.data import load_dataset
@@ -109,13 +109,13 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
         assert Index(place / "live", context).fingerprint == before
         assert cli.train(["renew", config, "--device", "cpu"]) == 0
         assert "round-0001 was found better before, and is promoted now" in capsys.readouterr().out
-        _within(20, lambda: answered_by(server) != before)
+        until(lambda: answered_by(server) != before)
         put = server.client.put("/v1/tools/kettle", json={"name": "kettle", "description": "Boils water."})
         assert put.status_code == 200
         promoted = answered_by(server)
 
         assert cli.train(["renew", config, "--back", "--device", "cpu"]) == 0
-        _within(20, lambda: answered_by(server) != promoted)
+        until(lambda: answered_by(server) != promoted)
         assert server.search("kettle")["results"][0]["tools"][0]["id"] == "kettle"  # what came since is not lost
     assert {part.settings["kind"] for part in Index(place / "live", context).manifest.retrievers.values()} == {"bm25"}
     folder = place / "renewals" / "round-0001"
@@ -297,13 +297,6 @@ def test_a_rewriter_is_trained_for_the_live_retriever_and_kept_out_where_it_gain
     assert "live kept" in capsys.readouterr().out
     assert (tmp_path / "renewals/round-0001/candidate/rewriter/rewriter.json").is_file()
     assert not (tmp_path / "rewriter").exists()
-
-
-def _within(seconds: float, holds: Any) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -11,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from conftest import Running
 from doubles import changed, plain_context, varied_tools
+from waiting import until
 
 from pipelines.serve.feedback import read_feedback
 from retrievers.index import Index, add, verify
@@ -62,9 +62,7 @@ def test_what_another_process_writes_is_taken_up(serve: Serve, index: Path) -> N
     server = serve(watch_seconds=0.1)
     before = server.search("weather")["fingerprints"]["index"]
     change = add(index, varied_tools(5, start=500), plain_context())
-    deadline = time.monotonic() + 5
-    while server.search("weather")["fingerprints"]["index"] == before:
-        assert time.monotonic() < deadline
+    until(lambda: server.search("weather")["fingerprints"]["index"] != before)
     assert server.search("weather")["fingerprints"]["index"] == change.fingerprint
     assert server.client.get("/v1/tools/tool-502").status_code == 200
 
@@ -72,10 +70,8 @@ def test_what_another_process_writes_is_taken_up(serve: Serve, index: Path) -> N
 def test_a_damaged_index_on_disk_does_not_end_the_one_in_memory(serve: Serve, index: Path) -> None:
     server = serve(watch_seconds=0.05)
     (index / "manifest.json").write_text("{")
-    deadline = time.monotonic() + 5
-    while not server.client.get("/readyz").json()["stale"]:
-        assert time.monotonic() < deadline
-        assert server.search("weather")["results"][0]["tools"]
+    until(lambda: server.client.get("/readyz").json()["stale"])
+    assert server.search("weather")["results"][0]["tools"]
     refused = server.client.put("/v1/tools/coat", json=COAT)
     assert refused.status_code == 503
     assert str(index) not in refused.text

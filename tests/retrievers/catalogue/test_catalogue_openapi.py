@@ -167,7 +167,7 @@ def test_wide_trees_of_types_are_cut_at_a_depth_and_lose_no_argument(tmp_path: P
     path = write(tmp_path, api({"/a": {"post": {"requestBody": body}}}, components={"schemas": schemas}))
     started = time.monotonic()
     tool = read_catalogue(path)[0]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60  # unrolled, it would take years
     assert len(tool.parameters) == 30
     assert len(tool.schema) < 25_000
 
@@ -178,7 +178,7 @@ def test_a_yaml_bomb_is_defused(tmp_path: Path) -> None:
     lines += ["paths:", "  /a: {get: {parameters: [{name: p, in: query, schema: {default: *x39}}]}}"]
     started = time.monotonic()
     assert read_catalogue(write(tmp_path, "\n".join(lines)))[0].parameters == (Parameter("p"),)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60  # unrolled, it would take years
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "- " * 100_000, "openapi: &a [*a]", "? [a]\n: b"])
