@@ -52,7 +52,7 @@ def run_algorithm(algo: AlgoSettings, goal: Goal, leg: Leg, work: Work, check: i
     if isinstance(algo, DpoSettings):
         return _dpo(algo, goal, leg, work)
     if isinstance(algo, BestOfNSettings):
-        samples = _samples(goal, leg.work, work, algo.samples, ANY)
+        samples = _samples(goal, leg.work, work, algo.samples, replace(ANY, joined=1) if algo.vote else ANY)
         return train_best_of_n(goal, leg, best_examples(samples, goal.task.template, algo))
     answers = algo.answers if not isinstance(algo, PpoSettings) else 4
     settings = SampleSettings(answers, algo.temperature, most_tokens=algo.most_tokens, seed=leg.settings.seed)

@@ -53,7 +53,8 @@ def _tell(found: Probe) -> None:
     """The figures, and what they mean."""
     print(
         f"{found.queries} queries x {found.answers} answers: {found.parsed:.0%} can be parsed, "
-        f"{found.distinct:.0%} of a query's answers differ, {found.too_long} queries are too long"
+        f"{1 - found.finished:.0%} were cut at samples.most_tokens, {found.distinct:.0%} of a query's answers differ, "
+        f"{found.too_long} queries are too long"
     )
     print(
         f"reward: leaving the query alone {found.raw:.3f}, mean answer {found.mean:.3f}, best of {found.answers} "

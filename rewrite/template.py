@@ -31,6 +31,7 @@ HERE = Path(__file__).parent / "templates"
 FILE = "template.yaml"
 """The template's file in a rewriter's folder."""
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_BREAK = re.compile(r"[\r\n\u2028\u2029]+")
 # What ends or opens a turn in the chat formats about: in a user's text it must not.
 _TURNS = re.compile(r"<(?=\|)|<(?=/?(?:s|start_of_turn|end_of_turn|eos|bos)>)|\[(?=/?(?:INST|SYS)\])")
 _BULLET = r"(?:[-*•]|\d{1,2}[.)])"
@@ -91,10 +92,7 @@ class Template:
         start = _BULLET if before.strip() == "-" else re.escape(before.strip())
         pattern = re.compile(rf"{start}\s*(.+?)\s*{re.escape(after.strip())}$")
         found: dict[str, None] = {}
-        rows = re.split(r"[\r\n\u2028\u2029]+", answer.text.strip())
-        if not answer.finished and len(rows) > 1:
-            rows.pop()  # cut in the midst of it
-        for row in rows:
+        for row in _BREAK.split(uncut(answer.text, answer.finished)):
             bare = row.strip()
             if bare.strip(" .-*").casefold() == self.none.strip(" .-*").casefold() and not found:
                 return Rewrite((), "none", answer.text, answer.tokens, answer.finished)
@@ -115,6 +113,13 @@ class Template:
         """The template as YAML."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
+
+
+def uncut(text: str, finished: bool) -> str:
+    """An answer without the line in whose midst a cap ended it, unless that is the only one."""
+    bare = text.strip()
+    breaks = [] if finished else list(_BREAK.finditer(bare))
+    return bare[: breaks[-1].start()] if breaks else bare
 
 
 def _plain(text: str) -> str:

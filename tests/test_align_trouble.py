@@ -17,7 +17,7 @@ import pytest
 from tiny_runs import PLAIN, align_config, make_targets
 
 from pipelines import cli
-from rewrite.align import groups
+from rewrite.align import group_trainers
 from rewrite.align.shipped import persistent
 from rewrite.errors import BackendDown
 from rewrite.folder import open_folder
@@ -81,7 +81,7 @@ def test_answers_that_cannot_be_read_stop_it_before_training(
 
 
 def test_trls_client_of_a_server_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "persistent", partial(persistent, wait=0.0))
+    monkeypatch.setattr(group_trainers, "persistent", partial(persistent, wait=0.0))
 
     class Client:
         tries = 0
@@ -93,7 +93,7 @@ def test_trls_client_of_a_server_is_patient(monkeypatch: pytest.MonkeyPatch) -> 
             return prompts * n
 
     client = Client()
-    groups.patient(client, "http://here")
+    group_trainers.patient(client, "http://here")
     assert client.generate(["one"], n=2) == ["one", "one"]
     client.tries = -9
     with pytest.raises(BackendDown, match=r"http://here does not answer \(refused\).*--resume"):
@@ -124,7 +124,7 @@ def test_a_rollout_server_that_dies_ends_the_run_which_goes_on_when_it_is_back(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(groups, "persistent", partial(persistent, wait=0.01))
+    monkeypatch.setattr(group_trainers, "persistent", partial(persistent, wait=0.01))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

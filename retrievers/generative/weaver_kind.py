@@ -94,10 +94,12 @@ class ToolWeaverKind(ToolGenKind):
             raise BadInput("a toolweaver learns its codes from the catalogue: it has to be trained when it is built")
         arrays, book = super().tool_rows(tools, documents), self._book
         fresh = [place for place, tool in enumerate(tools) if tool.id not in book.codes]
-        if (
-            not fresh or self._settings.newcomers != "token" or book.own is None
-        ):  # None: an index older than such tokens
+        if not fresh or self._settings.newcomers != "token":
             return arrays
+        if book.own is None or SPREAD not in book.state:
+            raise BadInput(
+                "the index lacks what a token of a tool's own is made of; build it anew, or set newcomers: nearest"
+            )
         language = self._language
         prompts = [language.frames.question(clean(documents[place]), self._settings.max_length) for place in fresh]
         firsts = sorted({code[0] for code in book.codes.values()})

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from rewrite.align.aligned import Goal, Leg, kept
 from rewrite.align.collapse import CollapseWatch
-from rewrite.align.samples import Sample
+from rewrite.align.samples import EVEN, Sample
 from rewrite.align.settings import BestOfNSettings
 from rewrite.errors import Unfit
 from rewrite.sft.examples import Example
@@ -34,13 +34,15 @@ def _best(sample: Sample, margin: float) -> int | None:
     if not able:
         return None
     best = max(able, key=lambda place: (sample.rewards[place], -len(sample.answers[place]), -place))
-    return best if sample.rewards[best] - fmean(sample.rewards) >= margin else None
+    return best if sample.rewards[best] - fmean(sample.own.rewards) >= margin else None
 
 
 def _voted(sample: Sample) -> int | None:
+    """The answer that was put together, where it is no worse than the mean one; where none could be, since most say
+    that the query be left alone, what is said most often."""
     own = sample.own
     if sample.joined:
-        return len(own.answers) if sample.rewards[-1] >= fmean(own.rewards) else None
+        return len(own.answers) if sample.rewards[-1] >= fmean(own.rewards) - EVEN else None
     able = [place for place, readable in enumerate(sample.readable) if readable]
     return max(able, key=lambda place: own.answers.count(own.answers[place]), default=None)
 

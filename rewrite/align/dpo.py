@@ -51,8 +51,8 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
     quiet(leg.progress)
     tokenizer = padded(load_tokenizer(task.base))
     rows, size = _rows(task.template, tokenizer, pairs, min(settings.most_tokens, context(task.base)))
-    if size.dropped:
-        say(f"most_tokens {settings.most_tokens}: {size.dropped} pairs are left out")
+    if size.cut or size.dropped:
+        say(f"most_tokens {settings.most_tokens}: {size.cut} pairs lose candidates, {size.dropped} are left out")
     folder = leg.work / "checkpoints"
     alone = world() == 1  # several processes would look for the reference's figures in each other's temporary folders
     arguments = DPOConfig(
@@ -88,24 +88,28 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
     model: Any = trainer.model
     if alone and "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # its log-probabilities are known by now
-    return align(goal, leg, run, trainer, watch, {"pairs": len(rows), "pairs_dropped": size.dropped})
+    facts = {"pairs": len(rows), "candidates_cut": size.cut, "pairs_dropped": size.dropped}
+    return align(goal, leg, run, trainer, watch, facts)
 
 
 def _rows(template: Template, tokenizer: Any, pairs: Sequence[Pair], most_tokens: int) -> tuple[Dataset, Rows]:
-    """Pairs as TRL takes them, without those that are too long (candidates go first, from the back); and their size."""
+    """Pairs as TRL takes them, without those that are too long (candidates go first, from the back); and their size,
+    with how many lost candidates or were left out."""
     rows: dict[str, list[Any]] = {"prompt": [], "chosen": [], "rejected": []}
-    lengths = []
+    lengths, cut = list[int](), 0
     for pair in pairs:
         answers = [[{"role": "assistant", "content": text}] for text in (pair.chosen, pair.rejected)]
-        for shown in range(min(len(pair.candidates), template.candidates), -1, -1):
+        most = min(len(pair.candidates), template.candidates)
+        for shown in range(most, -1, -1):
             prompt = template.render(Ask(pair.utterance, pair.candidates[:shown]))
             sizes = [len(tokenizer.apply_chat_template([*prompt, *each], return_dict=False)) for each in answers]
             if max(sizes) <= most_tokens:
                 lengths.append(sum(sizes))
+                cut += shown < most
                 for name, value in zip(rows, (prompt, *answers), strict=True):
                     rows[name].append(value)
                 break
     if not rows["prompt"]:
         raise Unfit(f"no pair fits into {most_tokens} tokens; raise training.most_tokens")
     left_out = len(pairs) - len(lengths)
-    return Dataset.from_dict(rows), Rows(rows["prompt"], [], sum(lengths), max(lengths), 0, left_out)
+    return Dataset.from_dict(rows), Rows(rows["prompt"], [], sum(lengths), max(lengths), cut, left_out)

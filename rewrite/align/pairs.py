@@ -71,7 +71,8 @@ def _joined(sample: Sample, settings: PairSettings, least: float) -> list[Pair]:
         other = answer.strip()
         better = reward > earned
         fit = max(reward, earned) >= least and (readable or (better and not settings.readable))
-        if len(pairs) < settings.joined and fit and abs(reward - earned) >= settings.margin and other not in pairs:
+        new = other not in pairs and other != together
+        if len(pairs) < settings.joined and fit and abs(reward - earned) >= settings.margin and new:
             chosen, rejected = (together, other) if better else (other, together)
             if _alike(chosen, rejected, settings.longer):
                 pairs[other] = _pair(sample, chosen, rejected, (max(reward, earned), min(reward, earned)))

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from rewrite.align.pairs import pairs_of
-from rewrite.align.samples import Sample
+from rewrite.align.samples import EVEN, Sample
 from rewrite.align.settings import PairSettings
 
 MAJORITY = 0.5
-EVEN = 1e-9
 LITTLE = 0.02
 """A difference of rewards that is not worth an hour."""
 
@@ -24,6 +23,8 @@ class Probe:
     too_long: int
     answers: int
     parsed: float
+    finished: float
+    """The share of answers that no cap ended."""
     distinct: float
     """The share of a query's answers that differ."""
     raw: float
@@ -46,10 +47,11 @@ def probe(samples: Sequence[Sample], pairing: PairSettings) -> Probe:
     asked = [sample.own for sample in samples if sample.answers]
     if not asked:
         said = "no query leaves room for an answer; set a smaller samples.most_tokens or show fewer candidates"
-        return Probe(0, len(samples), 0, *(0.0,) * 7, 0, 0.0, True, said)
+        return Probe(0, len(samples), 0, *(0.0,) * 8, 0, 0.0, True, said)
     pairs = sum(len(pairs_of(sample, pairing)) for sample in samples)
     figures = {
         "parsed": fmean(fmean(sample.readable) for sample in asked),
+        "finished": fmean(fmean(sample.finished) for sample in asked),
         "distinct": fmean(len(set(sample.answers)) / len(sample.answers) for sample in asked),
         "raw": fmean(sample.raw for sample in asked),
         "mean": fmean(fmean(sample.rewards) for sample in asked),
@@ -73,13 +75,18 @@ def _verdict(figures: dict[str, float], answers: int, pairs: int, queries: int) 
             f"the majority of answers cannot be parsed ({figures['parsed']:.0%} can): the policy does not know the "
             "format yet; fine-tune it first with `rewrite-train sft`, or lower the temperature"
         )
-    if figures["no_spread"] >= 1:
+    if figures["no_spread"] >= 1 and not pairs:
         return True, (
             f"no query has spread: all {answers} answers of each earn the same, so there is nothing to prefer; raise "
             "the temperature or the number of answers, or add rank@5 to the reward's terms"
         )
     if pairs == 0:
         return True, f"no query has answers as far apart as the margin, so there are no pairs; lower pairing.margin ({mean:.3f} mean, {best:.3f} best)"  # fmt: skip # noqa: E501
+    if figures["no_spread"] >= 1:
+        return False, (
+            f"by the answers put together alone: all {answers} drawn ones of a query earn the same, {mean:.3f} on "
+            f"average, and {pairs} pairs hold one put together that earns more or less"
+        )
     share = 1 - figures["no_spread"]
     told = f"best of {answers} earns {best:.3f}, the mean answer {mean:.3f}, leaving the query alone {raw:.3f}"
     if best <= raw + LITTLE:

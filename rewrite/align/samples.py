@@ -20,9 +20,13 @@ from rewrite.align.settings import SampleSettings
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
+from rewrite.template import uncut
 from rewrite.types import Answer, Rewrite
 
 PATTERN = "samples-*.jsonl"
+EVEN = 1e-9
+"""Rewards that differ by less are the same."""
+PER_ANSWER = ("answers", "readable", "finished", "rewards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,17 @@ class Sample:
     utterance: str
     candidates: tuple[str, ...]
     answers: tuple[str, ...]
+    """As they are read, and so learned from: without the line in whose midst a cap ended one."""
     readable: tuple[bool, ...]
+    finished: tuple[bool, ...]
+    """False where a cap ended an answer."""
     rewards: tuple[float, ...]
     raw: float
     """What leaving the query alone earns."""
     oracle: float
     """What the target earns."""
     joined: bool = False
-    """Whether the last answer was put together of the others' lines."""
+    """Whether the last answer was put together of the others' lines, one of which may say the same."""
 
     @property
     def key(self) -> str:
@@ -53,7 +60,7 @@ class Sample:
         """With the answers alone that the policy wrote."""
         if not self.joined:
             return self
-        kept = {name: getattr(self, name)[:-1] for name in ("answers", "readable", "rewards")}
+        kept = {name: getattr(self, name)[:-1] for name in PER_ANSWER}
         return replace(self, **kept, joined=False)
 
 
@@ -92,7 +99,8 @@ def _score(
     found = rewriter.samples([query.example.ask for query in queries], sampling)
     asked: list[Query] = []
     answers: list[Answer] = []
-    together = [template.write(lines) if (lines := join(each, settings.joined)) else "" for each in found]
+    most = min(settings.joined, template.most_lines)
+    together = [template.write(lines) if (lines := join(each, most)) else "" for each in found]
     for query, rewrites, more in zip(queries, found, together, strict=True):
         if rewrites[0].status != "too-long":
             written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
@@ -105,22 +113,24 @@ def _score(
         example = query.example
         facts = (query.source, example.id, example.utterance, example.candidates)
         if rewrites[0].status == "too-long":
-            samples.append(Sample(*facts, (), (), (), 0.0, 0.0))
+            samples.append(Sample(*facts, (), (), (), (), 0.0, 0.0))
             continue
         count = settings.answers + bool(more) + 2
         *earned, raw, oracle = rewards[start : start + count]
         start += count
-        readable = tuple(each.status != "unparseable" for each in rewrites) + (True,) * bool(more)
-        texts = tuple(each.answer for each in rewrites) + (more,) * bool(more)
-        samples.append(Sample(*facts, texts, readable, tuple(earned), raw, oracle, bool(more)))
+        whole = (True,) * bool(more)
+        readable = tuple(each.status != "unparseable" for each in rewrites) + whole
+        finished = tuple(each.finished for each in rewrites) + whole
+        texts = tuple(uncut(each.answer, each.finished) for each in rewrites) + (more,) * bool(more)
+        samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more)))
     return samples
 
 
 def join(rewrites: Sequence[Rewrite], most: int) -> tuple[str, ...]:
-    """The lines that most rewrites have, those of most first; nothing where a rewrite has just these in this order."""
-    votes = Counter(line for each in rewrites for line in each.lines)
-    lines = tuple(line for line, _ in votes.most_common(most)) if most else ()
-    return () if any(each.lines == lines for each in rewrites) else lines
+    """The lines that most rewrites have, those of most first; nothing where more of them leave the query alone."""
+    votes = Counter(line for each in rewrites for line in each.lines).most_common(most)
+    silent = sum(each.status == "none" for each in rewrites)
+    return tuple(line for line, _ in votes) if votes and votes[0][1] >= silent else ()
 
 
 def read_samples(folder: Path) -> list[Sample]:
@@ -130,7 +140,7 @@ def read_samples(folder: Path) -> list[Sample]:
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
             try:
                 row: dict[str, Any] = json.loads(line)
-                for name in ("candidates", "answers", "readable", "rewards"):
+                for name in ("candidates", *PER_ANSWER):
                     row[name] = tuple(row[name])
                 sample = Sample(**row)
             except (ValueError, KeyError, TypeError) as error:

@@ -27,8 +27,9 @@ class SampleSettings:
     chunk: int = 64
     """Queries asked at a time; when their answers are scored they are on the disk."""
     joined: int = 0
-    """Lines of one more answer, put together of the lines that most of a query's answers have; 0: none. It names all
-    that the policy is torn between, which the policy itself, fine-tuned on one right answer a query, never writes."""
+    """Lines of one more answer, put together of the lines that most of a query's answers have, at most those that the
+    template reads; 0: none. It names all that the policy is torn between, which the policy itself, fine-tuned on one
+    right answer a query, never writes."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -112,7 +113,8 @@ class Rollouts:
     """Times that a batch of answers is learned from."""
     steps: int = 1
     """Steps that a batch of answers is spread over: so many times training.batch_size x accumulate answers are written
-    at once, which on a GPU takes hardly longer than writing a few."""
+    at once, which on a GPU takes hardly longer than writing a few. Evaluations, checkpoints and a polite stop come
+    after the last step of a batch."""
     by: Literal["transformers", "colocate", "server", "adapter"] = "transformers"
     """Who writes the answers: this process, vLLM in this process, TRL's vLLM server (`trl vllm-serve`), or any vLLM
     server that sees this disk and loads the policy's adapter after every step (LoRA alone; no CUDA needed)."""
@@ -199,7 +201,8 @@ class BestOfNSettings:
     """Take only answers that are better than leaving the query alone."""
     vote: bool = False
     """Learn not from the best answer, which a policy cannot know, but from the one that was put together of all
-    (samples.joined), wherever it is no worse than the mean one; where all say the same, from that. No margin then."""
+    (samples.joined), wherever it is no worse than the mean one; where more leave the query alone than share a line,
+    from that. No margin then."""
 
     def __post_init__(self) -> None:
         if self.margin < 0:

@@ -32,6 +32,11 @@ class Journal:
         """Since the run began, without the time between its legs."""
         return round(self._before + time.monotonic() - self._started, 1)
 
+    @property
+    def here(self) -> float:
+        """Of these seconds those since the run was started or resumed."""
+        return self.seconds - self._before
+
     def figures(self, step: int, figures: Mapping[str, Any]) -> None:
         """One line of JSON."""
         with self._figures.open("a", encoding="utf-8") as stream:

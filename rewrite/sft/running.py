@@ -48,17 +48,22 @@ class Trained:
 class Run:
     """One leg of a run in a folder: the checkpoint it goes on from, the journal, and those who listen."""
 
-    def __init__(self, work: Path, settings: SftSettings, metric: str, resume: bool, progress: bool) -> None:
-        """Call it in every process when torn checkpoints are gone."""
+    def __init__(
+        self, work: Path, settings: SftSettings, metric: str, resume: bool, progress: bool, every: int = 1
+    ) -> None:
+        """Call it in every process when torn checkpoints are gone. `every`: the steps between which no checkpoint may
+        fall, since what they learn from is made before the first of them."""
+        self._every = every
         self._work, self._settings, self.metric, self._progress = work, settings, metric, progress
         self.last = checkpoints.last(work / "checkpoints") if resume else None
         self.state = checkpoints.read_state(self.last) if self.last else {}
         self.recorder = Recorder(Journal(work, int(self.state.get("global_step", 0)))) if first() else None
-        self.stopper = Stopper()
+        self.stopper = Stopper(every)
 
     def callbacks(self) -> list[TrainerCallback]:
         """Evaluations in their rhythm, a hand on the brake, and patience."""
-        return [Rhythm(self._settings.evaluations), self.stopper, EarlyStoppingCallback(self._settings.patience)]
+        rhythm = Rhythm(self._settings.evaluations, self._every)
+        return [rhythm, self.stopper, EarlyStoppingCallback(self._settings.patience)]
 
     def go(self, trainer: Judged, over: bool = False) -> None:
         """Trains to the end, or loads the best model where nothing is left to do (or all is `over`)."""

@@ -62,12 +62,14 @@ class Bar(ProgressCallback):
 class Rhythm(TrainerCallback):
     """Evaluations evenly over the run, the last one at its end; each with a checkpoint."""
 
-    def __init__(self, evaluations: int) -> None:
-        self._evaluations = evaluations
+    def __init__(self, evaluations: int, every: int = 1) -> None:
+        """`every`: the steps that belong together; what falls between them waits for their last."""
+        self._evaluations, self._every = evaluations, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Asks for both at the steps that are due."""
-        due = {-(-number * state.max_steps // self._evaluations) for number in range(1, self._evaluations + 1)}
+        even = [-(-number * state.max_steps // self._evaluations) for number in range(1, self._evaluations + 1)]
+        due = {min(state.max_steps, -(-step // self._every) * self._every) for step in even}
         if state.global_step in due:
             control.should_evaluate = control.should_save = True
 
@@ -83,9 +85,11 @@ class Watch(TrainerCallback):
 class Stopper(TrainerCallback):
     """Ctrl-C or a polite kill ends the run after the step under way, with a checkpoint; the second one ends it now."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: int = 1) -> None:
+        """`every`: the steps that belong together; the run ends after the last of them."""
         self.stopped = False
         """True where the run was ended before its time."""
+        self._every = every
         self._asked = 0.0
         self._before: dict[int, Any] = {}
 
@@ -106,7 +110,8 @@ class Stopper(TrainerCallback):
         now = time.monotonic()
         if not self._asked:
             self._asked = now
-            say("stopping after this step; once more to stop at once")
+            after = "this step" if self._every == 1 else f"these {self._every} steps, which learn from the same answers"
+            say(f"stopping after {after}; once more to stop at once")
         elif now - self._asked > AT_ONCE:
             raise KeyboardInterrupt
 
@@ -117,7 +122,7 @@ class Stopper(TrainerCallback):
             heard = torch.tensor(float(asked), device=args.device)
             torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX)
             asked = bool(heard.item())
-        if asked and state.global_step < state.max_steps:
+        if asked and state.global_step < state.max_steps and state.global_step % self._every == 0:
             self.stopped = control.should_save = control.should_training_stop = True
 
 

@@ -13,6 +13,7 @@ from generative_toys import DATA, IDS, TOOLS, TRAINING, WORDS, save_toy_model
 from safetensors.numpy import load_file
 from weaver_toys import QUICK, toolweaver
 
+from retrievers.errors import BadInput
 from retrievers.generative import book as books
 from retrievers.generative.language_model import LanguageModel
 from retrievers.generative.newcomers import RIDGE
@@ -179,18 +180,13 @@ def test_of_all_rows_that_its_document_calls_for_it_is_the_one_that_known_docume
             assert cost(row) < cost(row + other)
 
 
-def test_an_index_that_was_trained_before_there_were_such_tokens_takes_the_nearest_code(
-    folder: Path, context: Context
-) -> None:
-    index = Index(folder, context)
-    model = folder / index.manifest.retrievers[NAME].model
+def test_an_index_without_what_a_token_is_made_of_is_named(folder: Path, context: Context) -> None:
+    model = folder / Index(folder, context).manifest.retrievers[NAME].model
     facts = json.loads((model / books.NAME).read_text())
-    old, nearest = (make_kind(toolweaver(model, newcomers=way), context, model) for way in ("token", "nearest"))
     (model / books.NAME).write_text(json.dumps({**facts, "own": None}))
-    documents = [document(tool) for tool in NEW]
-    rows, wanted = (kind.tool_rows(NEW, documents) for kind in (old, nearest))  # type: ignore[attr-defined]
-    assert all(np.array_equal(rows[name], wanted[name]) for name in wanted)
-    assert rows["codes"].shape == (3, 3)
+    kind = make_kind(toolweaver(model, newcomers="token"), context, model)
+    with pytest.raises(BadInput, match="build it anew, or set newcomers: nearest"):
+        kind.tool_rows(NEW, [document(tool) for tool in NEW])  # type: ignore[attr-defined]
 
 
 def test_a_model_that_reads_by_other_rows_than_it_speaks_by_and_an_index_in_memory(

@@ -18,11 +18,20 @@ from transformers import AutoModelForCausalLM
 from rewrite.align.aligned import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
 from rewrite.align.dpo import train_dpo
+from rewrite.align.group_trainers import Grouped
 from rewrite.align.groups import train_groups
 from rewrite.align.pairs import Pair
 from rewrite.align.ppo_run import learning_rate_share, train_ppo
 from rewrite.align.query import Query
-from rewrite.align.settings import AlignTraining, DpoSettings, GrpoSettings, Limits, PpoSettings, RlooSettings
+from rewrite.align.settings import (
+    AlgoSettings,
+    AlignTraining,
+    DpoSettings,
+    GrpoSettings,
+    Limits,
+    PpoSettings,
+    RlooSettings,
+)
 from rewrite.align.shipped import persistent
 from rewrite.errors import BackendDown, Interrupted, Unfit
 from rewrite.settings import LoraSettings
@@ -130,6 +139,25 @@ def test_dpo_of_a_whole_model_and_with_a_frozen_reference(base: Path, adapter: P
     assert abs(row["kl"]) > 1e-3  # the reference is another model than the start
 
 
+def test_dpo_tells_what_did_not_fit(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = replace(TEMPLATE, user="{utterance} {candidates}", candidates=2)
+    goal = _goal(base, adapter)
+    goal = replace(goal, task=replace(goal.task, template=shown))
+    far = "a hotel " * 99
+    pairs = [
+        *PAIRS[:2],
+        replace(PAIRS[2], candidates=("hotels", far, far)),
+        replace(PAIRS[3], candidates=(far,)),
+        replace(PAIRS[0], utterance=far),
+    ]
+    trained = train_dpo(goal, _leg(tmp_path), pairs, DpoSettings())
+    told = [trained.facts[name] for name in ("pairs", "candidates_cut", "pairs_dropped")]
+    assert told == [4, 2, 1]
+    assert "most_tokens 64: 2 pairs lose candidates, 1 are left out" in capsys.readouterr().err
+
+
 def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
     """A judge during whose n-th evaluation the process is asked to stop."""
     calls: list[int] = []
@@ -143,23 +171,39 @@ def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
     return judge
 
 
-@pytest.mark.parametrize("algo", ["dpo", "grpo", "rloo", "ppo"])
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
+@pytest.mark.parametrize(
+    ("algo", "epochs", "stopped", "steps"),
+    [
+        (DpoSettings(), 1, 3, 4),
+        (GrpoSettings(**ROLLOUTS), 1, 3, 4),  # type: ignore[arg-type]
+        (RlooSettings(**ROLLOUTS), 1, 3, 4),  # type: ignore[arg-type]
+        (PpoSettings(most_tokens=5, minibatch=1), 2, 3, 4),
+        (GrpoSettings(**ROLLOUTS, steps=2), 2, 6, 8),  # type: ignore[arg-type]
+        (RlooSettings(**ROLLOUTS, iterations=2), 1.5, 8, 12),  # type: ignore[arg-type]
+    ],
+    ids=["dpo", "grpo", "rloo", "ppo", "grpo, two steps", "rloo, two iterations"],
+)
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+    base: Path, adapter: Path, tmp_path: Path, algo: AlgoSettings, epochs: float, stopped: int, steps: int
+) -> None:
+    """It is asked to stop in the step after its first evaluation; steps that share their answers are all done first."""
+
     def run(work: Path, resume: bool, judge: Callable[..., dict[str, float]]) -> Trained:
-        goal = _goal(base, adapter, judge)
-        if algo == "dpo":
-            return train_dpo(goal, _leg(work, resume), PAIRS, DpoSettings())
-        if algo in ("grpo", "rloo"):
-            kind = GrpoSettings if algo == "grpo" else RlooSettings
-            return train_groups(goal, _leg(work, resume), kind(**ROLLOUTS))  # type: ignore[arg-type]
-        return train_ppo(goal, _leg(work, resume, epochs=2), PpoSettings(most_tokens=5, minibatch=1))
+        goal, leg = _goal(base, adapter, judge), _leg(work, resume, epochs=epochs)
+        if isinstance(algo, DpoSettings):
+            return train_dpo(goal, leg, PAIRS, algo)
+        if isinstance(algo, PpoSettings):
+            return train_ppo(goal, leg, algo)
+        assert isinstance(algo, GrpoSettings | RlooSettings)
+        return train_groups(goal, leg, algo)
 
     straight = run(tmp_path / "straight", False, _wild)
-    with pytest.raises(Interrupted, match=r"stopped after step [23] of 4.*--resume"):
+    with pytest.raises(Interrupted, match=rf"stopped after step {stopped} of {steps}.*--resume"):
         run(tmp_path / "stopped", False, _stopping(2))
     resumed = run(tmp_path / "stopped", True, _wild)
-    name = "policy.safetensors" if algo == "ppo" else "adapter_model.safetensors"
-    both = [load_file(tmp_path / each / "checkpoints" / "checkpoint-4" / name) for each in ("straight", "stopped")]
+    name = "policy.safetensors" if algo.kind == "ppo" else "adapter_model.safetensors"
+    ends = [tmp_path / each / "checkpoints" / f"checkpoint-{steps}" / name for each in ("straight", "stopped")]
+    both = [load_file(end) for end in ends]
     assert all(torch.equal(both[0][key], both[1][key]) for key in both[0])
     assert (resumed.best, resumed.step) == (straight.best, straight.step)
     scores = [[row["eval_score"] for row in each.history] for each in (straight, resumed)]
@@ -189,8 +233,18 @@ def test_groups_of_answers_move_the_policy(
     assert any("reward" in row and "kl" in row for row in rows)
 
 
-def test_answers_for_several_steps_are_written_together(base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_answers_for_several_steps_are_written_together(
+    base: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
+    tokens: list[list[float]] = []
+    plain = Grouped.log
+
+    def log(self: Grouped, logs: dict[str, float], start_time: float | None = None) -> None:
+        tokens.append(list(self._metrics["train"].get("kl", ())))
+        plain(self, logs, start_time)
+
+    monkeypatch.setattr(Grouped, "log", log)
 
     def reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
         seen.append(len(answers))
@@ -201,6 +255,28 @@ def test_answers_for_several_steps_are_written_together(base: Path, adapter: Pat
     assert seen == [4, 4]
     assert trained.facts["steps"] == trained.facts["done"] == 4
     assert _moved(trained, adapter)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    told = [row for row in rows if "kl" in row]
+    length = "completions/mean_length"
+    assert [length in row for row in told] == [True, False, True, False]  # where answers were written
+    lengths = [told[0][length]] * 2 + [told[2][length]] * 2
+    wanted = [sum(kl) / len(kl) * length for kl, length in zip(tokens, lengths, strict=False)]
+    assert [row["kl"] for row in told] == pytest.approx(wanted)  # nats an answer in every line, not a token
+    assert wanted[3] > 0
+
+
+def test_queries_that_fill_no_batch_are_told_or_refused(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = _goal(base, adapter)
+    three = replace(goal, queries=QUERIES[:3])
+    trained = train_groups(three, _leg(tmp_path / "three", batch_size=4), GrpoSettings(**ROLLOUTS))  # type: ignore[arg-type]
+    assert (trained.facts["left_over"], trained.facts["steps"]) == (1, 1)
+    assert "1 of 3 queries are left over in every epoch: answers are written for 2 at once" in capsys.readouterr().err
+    with pytest.raises(
+        Unfit, match=r"written for 4 queries at once \(training.*\), and there are 3; lower one of them"
+    ):
+        train_groups(three, _leg(tmp_path / "few", batch_size=4), RlooSettings(**ROLLOUTS, steps=2))  # type: ignore[arg-type]
 
 
 def test_ppo_moves_the_policy_and_tells_its_figures(base: Path, adapter: Path, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_samples_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def _sample(rewards: Sequence[float], readable: Sequence[bool] | None = None, raw: float = 0.0) -> Sample:
     answers = tuple(f"- {'long ' * place}a{place}" for place in range(len(rewards)))
     able = tuple(readable or [True] * len(rewards))
-    return Sample("trips", "q1", "thing", (), answers, able, tuple(rewards), raw, 1.0)
+    return Sample("trips", "q1", "thing", (), answers, able, (True,) * len(rewards), tuple(rewards), raw, 1.0)
 
 
 def test_pairs_are_the_best_with_the_worst() -> None:
@@ -123,13 +123,32 @@ def test_what_cannot_be_parsed_is_never_chosen_and_rejected_unless_told_otherwis
     assert pairs_of(alike, PairSettings()) == []
 
 
+def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -> None:
+    class Cut(Seeded):
+        def generate(
+            self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
+        ) -> list[list[Answer]]:
+            whole = super().generate(prompts, sampling)
+            return [[Answer(f"{row[0].text}\n- hal", 9, finished=False), *row[1:]] for row in whole]
+
+    draw(Rewriter(TEMPLATE, Cut()), QUERIES, _reward, SETTINGS, tmp_path)
+    _draw(tmp_path / "whole", Seeded())
+    samples, wanted = read_samples(tmp_path), read_samples(tmp_path / "whole")
+    assert [sample.answers for sample in samples] == [sample.answers for sample in wanted]
+    assert {sample.finished for sample in samples} == {(False, True, True)}
+    assert probe(samples, PairSettings()).finished == pytest.approx(2 / 3, abs=1e-6)
+
+
 def test_lines_that_most_answers_have_make_one_more() -> None:
     rewrites = [Rewrite(lines, "rewritten") for lines in (("a", "b"), ("c",), ("a", "b"), ("c", "d"), ("e", "a"))]
     assert join(rewrites, 3) == ("a", "b", "c")
     assert join(rewrites, 9) == ("a", "b", "c", "d", "e")
     assert join(rewrites, 0) == ()
-    assert join(rewrites, 2) == ()  # nothing new: two of them say just this
-    assert join([Rewrite((), "none"), Rewrite((), "unparseable")], 3) == ()
+    assert join(rewrites, 2) == ("a", "b")  # two of them say just this: it is what most want all the same
+    silent = Rewrite((), "none")
+    assert join([silent, Rewrite((), "unparseable")], 3) == ()
+    assert join([silent, silent, Rewrite(("a",), "rewritten")], 3) == ()  # most want none
+    assert join([silent, Rewrite(("a",), "rewritten")], 3) == ("a",)
 
 
 def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
@@ -146,6 +165,11 @@ def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> No
     plain = tmp_path / "plain"
     _draw(plain, Seeded())
     assert [sample.own for sample in samples] == read_samples(plain)
+    short = Rewriter(replace(TEMPLATE, most_lines=1), Seeded())
+    draw(short, QUERIES, _reward, settings, tmp_path / "short")  # the template reads one line
+    for sample in read_samples(tmp_path / "short"):
+        assert sample.joined
+        assert sample.answers[-1] == sample.answers[0]
 
 
 def test_a_vote_is_learned_from_where_it_does_no_harm() -> None:
@@ -154,9 +178,10 @@ def test_a_vote_is_learned_from_where_it_does_no_harm() -> None:
     torn = replace(drawn, answers=("- a", "- a", "- b", "- a\n- b"), joined=True)
     sure = replace(drawn, answers=("- c", "- d", "- c", "- c"), rewards=(0.0,) * 4)
     harm = replace(torn, rewards=(1.0, 1.0, 0.0, 0.5))
+    said = replace(torn, answers=("- a\n- b", "- a", "- a", "- a\n- b"), rewards=(0.7,) * 4)  # by one of them as well
     mute = replace(sure, readable=(False,) * 4)
-    found = [example.lines for example in best_examples([torn, sure, harm, mute], TEMPLATE, settings)]
-    assert found == [("a", "b"), ("c",)]
+    found = [example.lines for example in best_examples([torn, sure, harm, mute, said], TEMPLATE, settings)]
+    assert found == [("a", "b"), ("c",), ("a", "b")]
     assert best_examples([torn], TEMPLATE, replace(settings, vote=False))[0].lines == ("b",)
     assert best_examples([torn], TEMPLATE, replace(settings, beat_raw=True)) != []
     assert best_examples([replace(torn, raw=0.5)], TEMPLATE, replace(settings, beat_raw=True)) == []
@@ -183,6 +208,10 @@ def test_the_answer_put_together_is_paired_with_what_is_usually_written() -> Non
         ("- a\n- b", "- a")
     ]
     assert pairs_of(mute, PairSettings(joined=2, readable=True)) == []
+    drawn = replace(sample, answers=("- a", "- a", "- a\n- b", "- c", "- a\n- b"), rewards=(0.4, 0.4, 0.65, 0.6, 0.65))
+    assert [(pair.chosen, pair.rejected) for pair in pairs_of(drawn, PairSettings(most=0, joined=2))] == [
+        ("- a\n- b", "- a")
+    ]
     found = probe([sample], PairSettings(joined=2))
     assert (found.answers, found.pairs, found.best, found.mean) == (4, 3, 1.0, 0.6)
 
@@ -212,6 +241,11 @@ def test_the_probe_says_what_the_figures_mean() -> None:
     flat = probe([_sample([0.5, 0.5])] * 3, PairSettings())
     assert flat.hopeless
     assert "no query has spread" in flat.verdict
+    more = replace(_sample([0.5, 0.5, 0.9]), joined=True)
+    assert probe([more], PairSettings()).hopeless
+    alone = probe([more], PairSettings(joined=1))
+    assert (alone.hopeless, alone.no_spread, alone.pairs) == (False, 1.0, 1)
+    assert "by the answers put together alone" in alone.verdict
     garbled = probe([_sample([0.5, 0.1, 0.2], [True, False, False])], PairSettings())
     assert garbled.hopeless
     assert "the majority of answers cannot be parsed" in garbled.verdict

@@ -109,9 +109,20 @@ def test_a_run_is_done_when_its_steps_or_its_patience_are_at_an_end() -> None:
     assert is_done(state | {"global_step": 8}, "eval_score", 3)
 
 
-@pytest.mark.parametrize(("steps", "count", "due"), [(8, 2, [4, 8]), (10, 4, [3, 5, 8, 10]), (3, 5, [1, 2, 3])])
-def test_evaluations_are_spread_evenly_and_the_last_is_at_the_end(steps: int, count: int, due: list[int]) -> None:
-    rhythm, found = Rhythm(count), []
+@pytest.mark.parametrize(
+    ("steps", "count", "every", "due"),
+    [
+        (8, 2, 1, [4, 8]),
+        (10, 4, 1, [3, 5, 8, 10]),
+        (3, 5, 1, [1, 2, 3]),
+        (12, 3, 3, [6, 9, 12]),
+        (10, 4, 4, [4, 8, 10]),
+    ],
+)
+def test_evaluations_are_spread_evenly_and_the_last_is_at_the_end(
+    steps: int, count: int, every: int, due: list[int]
+) -> None:
+    rhythm, found = Rhythm(count, every), []
     for step in range(1, steps + 1):
         control = SimpleNamespace(should_evaluate=False, should_save=False)
         rhythm.on_step_end(None, SimpleNamespace(global_step=step, max_steps=steps), control)
