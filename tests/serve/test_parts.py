@@ -132,24 +132,25 @@ def test_a_tool_is_shown_as_it_was_put(body: wire.ToolBody) -> None:
 def test_a_breaker_opens_tries_and_closes() -> None:
     now = [0.0]
     breaker = Breaker(2, first=1.0, clock=lambda: now[0])
-    assert breaker.enter()
-    breaker.failed()
+    asking = breaker.enter()
+    breaker.failed(asking)
     assert breaker.state == "closed"
-    breaker.failed()
-    assert (breaker.state, breaker.enter()) == ("open", False)
+    breaker.failed(asking)
+    assert (breaker.state, breaker.enter()) == ("open", 0)
     now[0] = 1.0
-    assert breaker.enter()
+    probe = breaker.enter()
+    assert probe
     assert not breaker.enter()  # one tries for all
-    breaker.undecided()
-    assert breaker.enter()
-    breaker.failed()
+    breaker.undecided(probe)
+    probe = breaker.enter()
+    breaker.failed(probe)
     now[0] = 2.5
     assert not breaker.enter()  # twice as long now
     now[0] = 3.0
     assert breaker.enter()
     breaker.succeeded()
     assert breaker.state == "closed"
-    breaker.failed()
+    breaker.failed(breaker.enter())
     assert breaker.enter()  # and it begins to count anew
 
 
