@@ -171,7 +171,7 @@ class Limits:
     places: int = 200
     """The largest k."""
     in_flight: int = 256
-    """Requests at the same time; the next gets 429."""
+    """Requests at the same time, of callers who were let in; the next gets 429."""
     waiting: int = 1_024
     """Texts that wait for retrieval; the next get 429."""
     tools: int = 500
