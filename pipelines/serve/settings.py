@@ -242,7 +242,7 @@ class ServeConfig:
     """Texts that are searched together at the most; more are padded more than they gain."""
     least_probability: float | None = None
     """From which probability of the detector's on an utterance needs a tool, where a request does not say; none: as
-    dev chose when the index was trained. 0 lets everything through."""
+    dev chose when the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 lets everything through."""
     learn: bool = False
     """Have the index remember feedback at once; it must have a retriever of kind masstool."""
     feedback: str = ""
