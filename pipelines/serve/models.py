@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
 from pipelines.serve.breaker import Breaker
-from pipelines.serve.endpoints import LocalEndpoint, ServerEndpoint, open_client
+from pipelines.serve.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting
 from pipelines.serve.room import QuickRoom
@@ -55,7 +53,7 @@ class Models:
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._client: aiohttp.ClientSession | None = None
+        self._clients: Clients | None = None
         self.servers: list[ServerEndpoint] = []
         self._local: LocalEndpoint | None = None
 
@@ -78,14 +76,14 @@ class Models:
         """Starts what has to be started; does not wait until it is up, unless it is in this process."""
         match self.settings.engine:
             case ManagedVllm() as managed:
-                self._client = client = open_client(tls=False)
-                self.servers = [ServerEndpoint("vllm", client, self._breaker(), KEY_VARIABLE)]
+                self._clients = clients = open_clients(tls=False)
+                self.servers = [ServerEndpoint("vllm", clients, self._breaker(), KEY_VARIABLE)]
                 await self._start_vllm(managed)
             case ExternalServers() as external:
-                self._client = client = open_client(any(url.lower().startswith("https:") for url in external.urls))
+                self._clients = clients = open_clients(any(url.lower().startswith("https:") for url in external.urls))
                 variable, forgets = external.key_variable, external.load_adapter
                 self.servers = [
-                    ServerEndpoint(url, client, self._breaker(), variable, forgets) for url in external.urls
+                    ServerEndpoint(url, clients, self._breaker(), variable, forgets) for url in external.urls
                 ]
                 for server, url in zip(self.servers, external.urls, strict=True):
                     server.url = url.rstrip("/")
@@ -101,8 +99,8 @@ class Models:
         await self._stop_vllm()
         if self._local is not None:
             self._local.close()
-        if self._client is not None:
-            await self._client.close()
+        if self._clients is not None:
+            await self._clients.close()
 
     async def tend(self) -> None:
         """Prepares servers that are there and not ready yet."""
