@@ -133,3 +133,25 @@ def test_the_threshold_that_the_samples_dev_chose_is_the_samples_alone(
             found = server.search("will I need a coat in Oslo tonight", k=5)["results"][0]
             assert found["detection"]["threshold"] == pytest.approx(threshold)
     assert chosen != pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("harm", ["no manifest", "half a manifest", "a file"])
+def test_a_damaged_copy_is_put_aside_and_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    monkeypatch.setenv("TOOLREWRITE_CACHE", str(tmp_path))
+    copy = index_folder("bundled:sample")
+    manifest = copy / manifests.NAME
+    if harm == "a file":
+        shutil.rmtree(copy)
+        copy.write_text("not a folder")
+    elif harm == "no manifest":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(manifest.read_bytes()[:100])
+    assert index_folder("bundled:sample") == copy
+    assert not verify(copy)
+    [aside] = [path for path in copy.parent.iterdir() if ".damaged-" in path.name]
+    assert str(aside) in caplog.text
+    assert index_folder("bundled:sample") == copy
+    assert {path.name for path in copy.parent.iterdir()} == {copy.name, aside.name}
