@@ -73,6 +73,12 @@ def test_any_url_is_refused_unless_its_host_is_allowed(url: str) -> None:
     assert caught.value.status in (403, 422)
 
 
+@pytest.mark.parametrize(("told", "asked"), [("LocalHost", "localhost"), ("localhost", "LOCALHOST")])
+def test_a_host_is_allowed_however_it_is_written(told: str, asked: str) -> None:
+    parts, address = checked(f"https://{asked}/tools", Imports(hosts=(told,), private=True))
+    assert (parts.host, address.is_loopback) == ("localhost", True)
+
+
 @pytest.mark.parametrize(
     "address",
     "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 0.0.0.0 100.64.0.1 224.0.0.1 ::1 fe80::1 fd00::1 "
