@@ -47,8 +47,12 @@ class Figures:
         self.fallbacks += other.fallbacks
 
     def rate(self) -> float:
-        """Requests a second."""
-        return len(self.latencies) / self.seconds if self.seconds else 0.0
+        """Requests a second that got what they asked for: a raw ranking in a rewrite's place is none."""
+        return (len(self.latencies) - self.fell_back()) / self.seconds if self.seconds else 0.0
+
+    def fell_back(self) -> int:
+        """Requests that asked for a rewrite, and got none."""
+        return sum(self.fallbacks.values())
 
     def percentile(self, share: float) -> float:
         """Milliseconds."""
@@ -63,6 +67,7 @@ class Figures:
             "per_second_by_round": [round(rate, 2) for rate in self.rates],
             **{f"p{round(100 * share)}_ms": round(self.percentile(share), 2) for share in (0.5, 0.95, 0.99)},
             "statuses": dict(self.statuses),
+            "fell_back": self.fell_back(),
             "fallbacks": dict(self.fallbacks),
         }
 

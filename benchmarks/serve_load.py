@@ -148,9 +148,10 @@ def tell(name: str, peers: dict[str, Figures]) -> None:
     for peer, figures in peers.items():
         shares = "  ".join(f"{figures.percentile(share):8.1f}" for share in (0.5, 0.95, 0.99))
         others = {status: count for status, count in figures.statuses.items() if status != 200}
-        print(
-            f"{name:24} {peer:10} {figures.rate():8.1f}/s  {shares} ms  {dict(figures.fallbacks) or ''} {others or ''}"
+        lost = (
+            f"{figures.fell_back()} fell back, not in the rate: {dict(figures.fallbacks)}" if figures.fallbacks else ""
         )
+        print(f"{name:24} {peer:10} {figures.rate():8.1f}/s  {shares} ms  {lost} {others or ''}")
     first, second = peers.values()
     if first.latencies and second.latencies:
         more = first.percentile(0.5) - second.percentile(0.5)

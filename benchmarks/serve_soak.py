@@ -14,9 +14,12 @@ from typing import Any
 from serve_clients import Figures, Request, load
 from serve_load import Gateway, utterances
 
+from pipelines.index import make_context
+from retrievers.index import Index
 
-def mixed(seed: int) -> Iterator[Request]:
-    """What callers do, at random."""
+
+def mixed(seed: int, known: list[str]) -> Iterator[Request]:
+    """What callers do, at random. `known`: tools to confirm, which nobody takes out."""
     chance, words = random.Random(seed), utterances()
     while True:
         tool = f"soak/tool-{chance.randrange(50)}"
@@ -31,8 +34,10 @@ def mixed(seed: int) -> Iterator[Request]:
             yield "PUT", f"/v1/tools/{tool}", {"name": f"soak{chance.randrange(10**6)}", "description": next(words)}
         elif draw < 0.92:
             yield "DELETE", f"/v1/tools/{tool}", None
-        elif draw < 0.96:
+        elif draw < 0.94:
             yield "GET", f"/v1/tools?limit=20&after={chance.choice('abcdefgh')}", None
+        elif draw < 0.96:
+            yield "POST", "/v1/feedback", {"utterance": next(words), "tools": [chance.choice(known)]}
         elif draw < 0.98:
             yield "GET", "/metrics", None
         else:
@@ -45,12 +50,14 @@ def soak(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     shutil.copytree(arguments.index, folder / "index")
     config: dict[str, Any] = {"index": str(folder / "index"), "retriever": arguments.retriever}
+    config["feedback"] = str(folder / "feedback")
     if arguments.rewriter:
         engine = {"kind": "vllm", "context": 1024, "eager": True, "logs": str(folder / "logs")}
         config["rewriter"] = {"path": arguments.rewriter, "engine": engine, "fusion": {"raw": 0.5}, "concurrency": 4}
         config |= {"deadline_ms": 2000}
+    known = list(Index(folder / "index", make_context("cpu")).tools)
     gateway = Gateway(folder, config)
-    load(gateway.port, 4, 20, mixed(0))  # what is made once is made before memory is looked at
+    load(gateway.port, 4, 20, mixed(0, known))  # what is made once is made before memory is looked at
     total, memory, stop = Figures(), list[float](), threading.Event()
 
     def watch() -> None:
@@ -62,7 +69,7 @@ def soak(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     started, round_ = time.monotonic(), 0
     while (left := 60 * arguments.soak - (time.monotonic() - started)) > 0:
         round_ += 1
-        total.add(load(gateway.port, 8, min(30.0, left), mixed(round_)))
+        total.add(load(gateway.port, 8, min(30.0, left), mixed(round_, known)))
         print(
             f"{(time.monotonic() - started) / 60:5.1f} min  {len(total.latencies):7} requests  {memory[-1]:7.1f} MB",
             flush=True,

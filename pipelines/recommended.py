@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -14,9 +15,12 @@ from retrievers.index import manifest as manifests
 from retrievers.index.files import disk_room
 from retrievers.index.manifest import Manifest
 
+log = logging.getLogger("rewrite-serve")
 AUTO = "auto"
 UNTRAINED = ("hybrid", "dense", "milvus", "bm25")
 """Kinds that nothing was learned for, the best first."""
+SAMPLE_LEAST = 0.4
+"""On the sample's dev .97 of the utterances that need a tool pass; it says nothing of other indexes."""
 
 
 def best_retriever(index: Index) -> str:
@@ -37,6 +41,11 @@ def _place(manifest: Manifest, name: str) -> int:
     return 10  # models that know the tools by heart are asked by name: they forget what they were not taught
 
 
+def least_probability(reference: str) -> float | None:
+    """From which probability on an utterance needs a tool, where nobody says; None: as the index's own dev chose."""
+    return SAMPLE_LEAST if reference == SAMPLE else None
+
+
 def index_folder(reference: str) -> Path:
     """The folder of an index; `bundled:sample` is a copy of the one that ships, made once, which may be changed."""
     if reference != SAMPLE:
@@ -44,16 +53,36 @@ def index_folder(reference: str) -> Path:
     shipped = sample_folder() / "index"
     _, fingerprint = manifests.read(shipped)
     target = cache_folder() / "indexes" / f"sample-{fingerprint}"
-    if not (target / manifests.NAME).is_file():
+    if not _readable(target):
         with disk_room(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
             try:
                 shutil.copytree(shipped, work, dirs_exist_ok=True)
-                os.rename(work, target)
-            except OSError:
-                if not (target / manifests.NAME).is_file():  # else another process was first
-                    raise
+                _put(work, target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def _put(work: Path, target: Path) -> None:
+    try:
+        os.rename(work, target)
+    except OSError:
+        if _readable(target):  # another process was first
+            return
+        if not target.exists():
+            raise
+        # Damaged; somebody may have added tools to it, so that it is kept.
+        aside = tempfile.mkdtemp(prefix=f"{target.name}.damaged-", dir=target.parent)
+        os.rename(target, Path(aside) / target.name)
+        log.warning("the copy of the sample in %s was damaged; it is in %s now, and there is a new one", target, aside)
+        os.rename(work, target)
+
+
+def _readable(folder: Path) -> bool:
+    try:
+        manifests.read(folder)
+    except OSError:
+        return False
+    return True

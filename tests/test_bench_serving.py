@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,7 +29,7 @@ def own() -> Iterator[ModuleType]:
 
     yield serve_own
     sys.path.remove(str(BENCHMARKS))
-    for name in ("serve_own", "serve_watch", "serve_clients"):
+    for name in ("serve_own", "serve_watch", "serve_clients", "serve_load"):
         sys.modules.pop(name, None)
 
 
@@ -40,6 +41,22 @@ def test_what_is_left_is_every_tick_that_no_span_has(
     left = sum(tick not in busy for tick in range(began, began + length))
     found = [own.Span(start, start + long, []) for start, long in spans]
     assert own.remainder(began, began + length, found) == left
+
+
+def test_what_fell_back_is_told_and_not_counted(own: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    import serve_clients
+
+    gateway, bare = serve_clients.Figures(), serve_clients.Figures()
+    gateway.add(serve_clients.Figures(10.0, [2.0] * 24, Counter({200: 24}), Counter(deadline=4, unavailable=1)))
+    bare.add(serve_clients.Figures(10.0, [2.0] * 20, Counter({200: 20})))
+    assert (gateway.rate(), gateway.rates, bare.rate()) == (1.9, [1.9], 2.0)
+    assert (gateway.summary()["per_second"], gateway.summary()["fell_back"]) == (1.9, 5)
+    import serve_load
+
+    serve_load.tell("rewrites", {"gateway": gateway, "vLLM": bare})
+    told = capsys.readouterr().out
+    assert "5 fell back" in told
+    assert "0.95" in told
 
 
 def test_a_request_is_charged_with_its_own_spans_alone(own: ModuleType) -> None:

@@ -1,7 +1,8 @@
 """The one way into the catalogue for tools from outside: routes, imports and followed MCP servers alike.
 
 Whatever the trust settings hold back waits for an admin: what the checks flag, and, where asked for, every change of
-what a tool says of itself. Until then the catalogue has the old version, or none.
+what a tool says of itself. Until then the catalogue has the old version, or none. Whoever puts a tool
+again, or takes it out, has withdrawn what he said before: it waits no longer, and nobody can approve it.
 """
 
 from __future__ import annotations
@@ -52,16 +53,11 @@ class Admission:
         snapshot = self._catalogue.current
         judged = await asyncio.to_thread(self._judged, snapshot, tools)
         waiting = [each for each in judged if {*self._trust.hold, CHANGED} & set(each.flags)]
-        try:
-            if waiting:
-                await asyncio.to_thread(self.held.keep, waiting)
-                log.info("%d tools wait for approval", len(waiting))
-        except BadInput as error:
-            raise Refusal(503, "held_full", "too many tools wait for approval already") from error
-        except OSError as error:
-            raise Refusal(507, "disk_full", "the server cannot keep this now") from error
         out = {each.tool.id for each in waiting}
         passed = [tool for tool in tools if tool.id not in out]
+        await self._hold(waiting, [tool.id for tool in passed])
+        if waiting:
+            log.info("%d tools wait for approval", len(waiting))
         change = await self._catalogue.put(passed) if passed else Change(snapshot.index.fingerprint)
         return Admitted(change, tuple(waiting), tuple(each for each in judged if each.tool.id not in out))
 
@@ -81,12 +77,29 @@ class Admission:
     async def remove(self, ids: Sequence[str]) -> None:
         """Takes tools out, one change each."""
         for tool in ids:
-            await self._catalogue.delete(tool)
+            await self.delete(tool)
+
+    async def delete(self, tool: str) -> Change:
+        """Takes a tool out, and what waits in its name."""
+        await self._hold([], [tool])
+        known = self._catalogue.current.index
+        return await self._catalogue.delete(tool) if tool in known.tools else Change(known.fingerprint)
 
     def tools_of(self, provider: str) -> list[str]:
-        """Ids of the tools that came from an MCP server of that name."""
-        tools = self._catalogue.current.index.tools
-        return [tool for tool in tools if tool.startswith(f"{provider}/") and tools[tool].provider == provider]
+        """Ids of the tools that came from an MCP server of that name, and of those of them that wait."""
+        tools, held = self._catalogue.current.index.tools, self.held.all
+        known = {tool: tools[tool].provider for tool in tools if tool.startswith(f"{provider}/")}
+        known |= {tool: held[tool].tool.provider for tool in held if tool.startswith(f"{provider}/")}
+        return [tool for tool, named in known.items() if named == provider]
+
+    async def _hold(self, waiting: Sequence[Held], gone: Sequence[str]) -> None:
+        """Before the catalogue changes: who approves at the same moment comes before what is put now, or too late."""
+        try:
+            await asyncio.to_thread(self.held.keep, waiting, gone)
+        except BadInput as error:
+            raise Refusal(503, "held_full", "too many tools wait for approval already") from error
+        except OSError as error:
+            raise Refusal(507, "disk_full", "the server cannot keep this now") from error
 
     def _judged(self, snapshot: Snapshot, tools: Sequence[Tool]) -> list[Held]:
         known = snapshot.index.tools

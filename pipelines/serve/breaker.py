@@ -15,6 +15,8 @@ class Breaker:
     def __init__(self, failures: int = 5, first: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._first, self._clock = failures, first, clock
         self._row, self._opened, self._until, self._trying = 0, 0, 0.0, False
+        self._ticket = 1
+        """Another one since it last opened or closed: who has an older one asked before, and says nothing of now."""
 
     @property
     def state(self) -> str:
@@ -23,27 +25,36 @@ class Breaker:
             return "closed"
         return "half-open" if self._clock() >= self._until else "open"
 
-    def enter(self) -> bool:
-        """Whether to ask now. Who hears yes says afterwards how it went."""
+    def enter(self) -> int:
+        """A ticket to ask now, 0 for none. Who has one says with it afterwards how it went."""
         if not self._opened:
-            return True
+            return self._ticket
         if self._trying or self._clock() < self._until:
-            return False
+            return 0
         self._trying = True
-        return True
+        return self._ticket
 
     def succeeded(self) -> None:
         """It works, and so it is asked."""
+        if self._opened:
+            self._ticket += 1
         self._row, self._opened, self._trying = 0, 0, False
 
-    def failed(self) -> None:
-        """It does not; after a few in a row it is left alone, each time for longer."""
+    def failed(self, ticket: int) -> None:
+        """It does not; after a few in a row it is left alone, each time for longer.
+
+        Of many who wait when it hangs, the first few open the circuit; the others tell of the same trouble.
+        """
+        if ticket != self._ticket:
+            return
         self._row += 1
         if self._trying or self._row >= self._most:
             self._until = self._clock() + min(LONGEST, self._first * 2**self._opened)
             self._opened += 1
+            self._ticket += 1
         self._trying = False
 
-    def undecided(self) -> None:
+    def undecided(self, ticket: int) -> None:
         """Nothing was learned: the caller has gone, or the trouble was with his utterance."""
-        self._trying = False
+        if ticket == self._ticket:
+            self._trying = False

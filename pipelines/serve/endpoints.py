@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 import httpx
@@ -24,17 +24,37 @@ from rewrite.types import Answer, Prompt
 log = logging.getLogger("rewrite-serve")
 MOST_BYTES = 1_000_000
 """Of a server's answer; more is no answer to a prompt of ours."""
+UNLOAD_SECONDS = 10.0
+"""For a server to forget an adapter."""
 
 
-def open_client(tls: bool) -> aiohttp.ClientSession:
-    """What asks servers, a third of httpx's time a request. To be called in the loop that uses it.
+class Clients(NamedTuple):
+    """What asks servers, a third of httpx's time a request.
 
-    No redirects, no cookies, no proxies of the environment: prompts go where the config says. `tls`: some url is https.
+    No redirects, no cookies, no proxies of the environment: prompts go where the config says.
     """
+
+    kept: aiohttp.ClientSession
+    """Over connections that stay open."""
+    fresh: aiohttp.ClientSession
+    """Over a new one each time."""
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self.kept.close()
+        await self.fresh.close()
+
+
+def open_clients(tls: bool) -> Clients:
+    """To be called in the loop that uses them. `tls`: some url is https."""
+    ssl = httpx.create_ssl_context(trust_env=False) if tls else True
     # Closed before servers do it: uvicorn, and so vLLM, waits five seconds.
-    connector = aiohttp.TCPConnector(
-        limit=0, keepalive_timeout=4.0, ssl=httpx.create_ssl_context(trust_env=False) if tls else True
-    )
+    kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ssl=ssl)
+    fresh = aiohttp.TCPConnector(limit=0, force_close=True, ssl=ssl)
+    return Clients(*(_session(connector) for connector in (kept, fresh)))
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -62,14 +82,12 @@ class Endpoint(Protocol):
 class ServerEndpoint:
     """An OpenAI-compatible server."""
 
-    def __init__(
-        self, name: str, client: aiohttp.ClientSession, breaker: Breaker, key_variable: str, forgets: bool = False
-    ) -> None:
+    def __init__(self, name: str, clients: Clients, breaker: Breaker, key_variable: str, forgets: bool = False) -> None:
         """`forgets`: it was made to load what it serves, and has it no more when somebody starts it again."""
         self.name, self.breaker, self.url, self._forgets = name, breaker, "", forgets
         self.backends: dict[str, ServerBackend] = {}
         """The models it serves, each with what counts its tokens."""
-        self._client, self._key_variable = client, key_variable
+        self._clients, self._key_variable = clients, key_variable
 
     def serves(self, model: str) -> bool:
         """Whether it has that model now."""
@@ -77,8 +95,9 @@ class ServerEndpoint:
 
     async def unload(self, model: str) -> None:
         """Has a vLLM forget an adapter; one that will not is no worse for it."""
-        with contextlib.suppress(aiohttp.ClientError, OSError, Trouble):
-            await self._post(f"{self.url}/unload_lora_adapter", {"lora_name": model})
+        with contextlib.suppress(aiohttp.ClientError, OSError, Trouble):  # OSError: also what takes too long
+            async with asyncio.timeout(UNLOAD_SECONDS):
+                await self._post(f"{self.url}/unload_lora_adapter", {"lora_name": model})
 
     async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
         """One answer by POST /chat/completions."""
@@ -105,9 +124,16 @@ class ServerEndpoint:
         return read_completion(data, model)
 
     async def _post(self, url: str, body: Any) -> tuple[int, bytes]:
+        """Status and body. Whoever calls sets the time for all of it."""
+        try:
+            return await self._sent(self._clients.kept, url, body)
+        except aiohttp.ServerDisconnectedError:  # it let a connection go just when it was used again
+            return await self._sent(self._clients.fresh, url, body)
+
+    async def _sent(self, client: aiohttp.ClientSession, url: str, body: Any) -> tuple[int, bytes]:
         key = os.environ.get(self._key_variable, "").strip()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with self._client.post(url, json=body, headers=headers, allow_redirects=False) as response:
+        async with client.post(url, json=body, headers=headers, allow_redirects=False) as response:
             found = bytearray()
             async for some in response.content.iter_any():
                 found += some

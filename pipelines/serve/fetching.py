@@ -76,7 +76,7 @@ def checked(url: str, settings: Imports) -> tuple[httpx.URL, ipaddress.IPv4Addre
         raise Refusal(
             422, "invalid", f"a catalogue is fetched by {' or '.join(schemes)}, without a password in the URL"
         )
-    if parts.host not in settings.hosts:
+    if parts.host.casefold() not in {host.casefold() for host in settings.hosts}:
         raise Refusal(403, "forbidden", "this host is not among those that may be asked")
     try:
         told = socket.getaddrinfo(parts.host, parts.port or 443, type=socket.SOCK_STREAM)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pipelines.index import make_context
+from pipelines.recommended import least_probability
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
 from pipelines.serve.admission import Admission
@@ -44,7 +45,8 @@ class Gateway:
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
         )
         self.service.rewriting = self.models.rewriting if self.models else None
-        self.service.trust, self.service.least_probability = config.trust, config.least_probability
+        self.service.trust, said = config.trust, config.least_probability
+        self.service.least_probability = least_probability(config.index) if said is None else said
         self.feedback = open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []

@@ -26,6 +26,8 @@ OPEN = {"/healthz", "/readyz", "/", "/report"}
 """Routes for those who only want to know whether the server lives, and the page, which holds nothing of anybody's."""
 OPEN_FOLDER = "/page/"
 """The page's files."""
+PROBE = Caller("probe", frozenset())
+"""Whoever calls those."""
 MOST_HEADER_BYTES = 16_384
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -60,8 +62,6 @@ class Guard:
                 message["headers"] = [*message["headers"], *usual, (b"x-request-id", name.encode())]
             await send(message)
 
-        self._in_flight += 1
-        self._metrics.in_flight.set(self._in_flight)
         caller: Caller | None = None
         try:
             with span("request", method=scope["method"]):
@@ -73,8 +73,6 @@ class Guard:
         except ConnectionError:
             status = 499  # the caller has gone; there is nobody to answer
         finally:
-            self._in_flight -= 1
-            self._metrics.in_flight.set(self._in_flight)
             self._tell(scope, status, time.monotonic() - started, caller, name)
 
     def _admitted(self, scope: Scope) -> Caller:
@@ -85,10 +83,8 @@ class Guard:
         if self._hosts and _host(headers.one("host") or "") not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer by that name")
         if scope["path"] in OPEN or scope["path"].startswith(OPEN_FOLDER):
-            return Caller("probe", frozenset())
+            return PROBE
         caller = self._gate.admit(headers.one("authorization"), headers.one("x-api-key"))
-        if self._in_flight > self._limits.in_flight:
-            raise overloaded("too many requests are under way")
         length = headers.one("content-length") or "0"
         if length != "0" or headers.one("transfer-encoding"):  # web pages can send other kinds unasked
             kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
@@ -99,12 +95,23 @@ class Guard:
         return caller
 
     async def _within(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["caller"] = caller
+        if caller is PROBE:  # nobody in particular: he takes no place from others, and no body of his is waited for
+            await self._app(scope, _replayed(b"", receive), send)
+            return
+        if self._in_flight >= self._limits.in_flight:
+            raise overloaded("too many requests are under way")
         caller.enter()
+        self._count(1)
         try:
-            scope.setdefault("state", {})["caller"] = caller
             await self._app(scope, await self._whole(receive), send)
         finally:
+            self._count(-1)
             caller.leave()
+
+    def _count(self, more: int) -> None:
+        self._in_flight += more
+        self._metrics.in_flight.set(self._in_flight)
 
     async def _whole(self, receive: Receive) -> Receive:
         """The body, in time and not too much of it, to be read again by the route."""
@@ -121,12 +128,7 @@ class Guard:
                         raise self._too_large()
         except TimeoutError:
             raise Refusal(408, "timeout", "the body did not arrive in time") from None
-        parts = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
-
-        async def replay() -> Message:
-            return next(parts, None) or await receive()
-
-        return replay
+        return _replayed(bytes(body), receive)
 
     def _too_large(self) -> Refusal:
         return Refusal(413, "too_large", f"the body is larger than {self._limits.bytes} bytes")
@@ -151,6 +153,16 @@ class _Headers:
         if len(found) > 1:
             raise Refusal(400, "bad_request", f"the header {wanted} stands there twice")
         return found[0].decode("latin-1") if found else None
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A body to be read again, and then whatever comes."""
+    parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replay() -> Message:
+        return next(parts, None) or await receive()
+
+    return replay
 
 
 def _host(told: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -43,17 +43,17 @@ class HeldTools:
         """By id, oldest first."""
         return self._held
 
-    def keep(self, new: Iterable[Held]) -> None:
-        """Has tools wait; one that waits already is replaced."""
-        self._change({each.tool.id: each for each in new}, ())
+    def keep(self, new: Iterable[Held], gone: Iterable[str] = ()) -> None:
+        """Has tools wait; one that waits already is replaced. `gone`: ids that wait no longer, in the same step."""
+        self._change({each.tool.id: each for each in new}, set(gone))
 
     def drop(self, ids: Sequence[str]) -> list[Tool]:
         """Lets tools go, to wherever the caller brings them."""
         found = [self._held[tool].tool for tool in ids if tool in self._held]
-        self._change({}, [tool.id for tool in found])
+        self._change({}, {tool.id for tool in found})
         return found
 
-    def _change(self, new: Mapping[str, Held], gone: Sequence[str]) -> None:
+    def _change(self, new: Mapping[str, Held], gone: Set[str]) -> None:
         with self._turn:
             changed = {tool: each for tool, each in self._held.items() if tool not in gone} | dict(new)
             if len(changed) > MOST and new:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
 from pipelines.serve.breaker import Breaker
-from pipelines.serve.endpoints import LocalEndpoint, ServerEndpoint, open_client
+from pipelines.serve.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriting import Loaded, Rewriting
 from pipelines.serve.room import QuickRoom
@@ -27,7 +26,7 @@ from rewrite.rewriter import Rewriter
 from rewrite.settings import ServerSettings
 
 RETRY = 5.0
-"""Seconds between tries to prepare a server that is there but not ready."""
+"""Seconds between tries to prepare a server that is there but not ready, or to take up what could not be taken up."""
 PREPARE_SECONDS = 60.0
 """For a server to load an adapter."""
 AT_ONCE = 64
@@ -52,10 +51,11 @@ class Models:
         if isinstance(settings.engine, InProcess | ByRules):
             self._first = load_rewriter(settings.plain(), self.parts, device)
         self._stamp = self._card_stamp()
+        self._left, self._again, self._turn = self._stamp, 0.0, asyncio.Lock()
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        self._client: aiohttp.ClientSession | None = None
+        self._clients: Clients | None = None
         self.servers: list[ServerEndpoint] = []
         self._local: LocalEndpoint | None = None
 
@@ -78,14 +78,14 @@ class Models:
         """Starts what has to be started; does not wait until it is up, unless it is in this process."""
         match self.settings.engine:
             case ManagedVllm() as managed:
-                self._client = client = open_client(tls=False)
-                self.servers = [ServerEndpoint("vllm", client, self._breaker(), KEY_VARIABLE)]
+                self._clients = clients = open_clients(tls=False)
+                self.servers = [ServerEndpoint("vllm", clients, self._breaker(), KEY_VARIABLE)]
                 await self._start_vllm(managed)
             case ExternalServers() as external:
-                self._client = client = open_client(any(url.lower().startswith("https:") for url in external.urls))
+                self._clients = clients = open_clients(any(url.lower().startswith("https:") for url in external.urls))
                 variable, forgets = external.key_variable, external.load_adapter
                 self.servers = [
-                    ServerEndpoint(url, client, self._breaker(), variable, forgets) for url in external.urls
+                    ServerEndpoint(url, clients, self._breaker(), variable, forgets) for url in external.urls
                 ]
                 for server, url in zip(self.servers, external.urls, strict=True):
                     server.url = url.rstrip("/")
@@ -101,8 +101,8 @@ class Models:
         await self._stop_vllm()
         if self._local is not None:
             self._local.close()
-        if self._client is not None:
-            await self._client.close()
+        if self._clients is not None:
+            await self._clients.close()
 
     async def tend(self) -> None:
         """Prepares servers that are there and not ready yet."""
@@ -111,27 +111,31 @@ class Models:
             self._metrics.vllm_starts.set(self._process.starts)
 
     async def _tend(self, server: ServerEndpoint) -> None:
-        loaded = self.rewriting.loaded
+        loaded, parts = self.rewriting.loaded, self.parts
         if server.url and (loaded is None or not server.serves(loaded.model)):
             try:
-                await self._prepare(server, self.parts)
+                made = await self._prepare(server, parts)
+                if parts is self.parts:  # else a newer rewriter was taken up meanwhile
+                    self.rewriting.loaded = made
             except (OSError, ValueError) as error:
                 log.warning("the rewriter is not ready at %s: %s", server.name, error)
         self._metrics.endpoint_up.labels(server.name).set(bool(server.backends))
 
     async def refresh(self) -> bool:
-        """Takes up a newer version of the rewriter's folder; one that cannot be used is left, and told."""
-        stamp = self._card_stamp()
-        if stamp == self._stamp or stamp is None:
-            return False
-        self._stamp = stamp
-        try:
-            parts = await asyncio.to_thread(find_parts, self.settings.plain())
-            await self._take(parts)
-        except (OSError, ValueError) as error:
-            self._metrics.reloads.labels("rewriter", "failed").inc()
-            log.warning("the newer rewriter is not taken up: %s", error)
-            return False
+        """Takes up a newer version of the rewriter's folder; one that cannot be used is told, and tried again later."""
+        async with self._turn:
+            stamp = self._card_stamp()
+            if stamp in (self._stamp, None) or (stamp == self._left and time.monotonic() < self._again):
+                return False
+            self._left, self._again = stamp, time.monotonic() + RETRY
+            try:
+                parts = await asyncio.to_thread(find_parts, self.settings.plain())
+                await self._take(parts)
+            except (OSError, ValueError) as error:
+                self._metrics.reloads.labels("rewriter", "failed").inc()
+                log.warning("the newer rewriter is not taken up: %s", error)
+                return False
+            self._stamp = stamp
         self._metrics.reloads.labels("rewriter", "done").inc()
         log.info("rewriter %s", parts.facts.get("fingerprint"))
         return True
@@ -140,27 +144,43 @@ class Models:
         before, old = self.rewriting.loaded, self.parts
         if isinstance(self.settings.engine, InProcess | ByRules):
             await self._load_here(parts)
+            self.parts = parts
         elif isinstance(self.settings.engine, ManagedVllm) and self._needs_restart(old, parts):
             self.parts, self._room_and_cpu = parts, await asyncio.to_thread(_fits, parts)
             await self._stop_vllm()
             await self._start_vllm(self.settings.engine)
             return
         else:
-            for server in self.servers:
-                if server.url:
-                    await self._prepare(server, parts)
-        self.parts = parts
+            await self._take_by_servers(parts)
         after = self.rewriting.loaded
         if before is not None and after is not None and before.model != after.model:
             self._leaving = asyncio.create_task(self._unload(before.model))
 
-    async def _prepare(self, server: ServerEndpoint, parts: Parts) -> None:
-        """Has a server load what is asked of it; from then on it is asked."""
+    async def _take_by_servers(self, parts: Parts) -> None:
+        """The first server that has it decides; the others follow at once, or when they are back."""
+        trouble: Exception | None = None
+        for server in self.servers:
+            if not server.url:
+                continue
+            try:
+                self.rewriting.loaded = await self._prepare(server, parts)
+            except (OSError, ValueError) as error:
+                trouble = error
+            else:
+                trouble = None
+                break
+        if trouble is not None:
+            raise trouble
+        self.parts = parts
+        await self.tend()
+
+    async def _prepare(self, server: ServerEndpoint, parts: Parts) -> Loaded:
+        """Has a server load what is asked of it; who asks for that is answered by it from then on."""
         backend = await asyncio.to_thread(partial(self._backend, server.url, parts))
         room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
         server.backends[backend.model] = backend
         server.breaker.succeeded()
-        self.rewriting.loaded = self._loaded(backend.model, parts, room)
+        return self._loaded(backend.model, parts, room)
 
     def _backend(self, url: str, parts: Parts) -> ServerBackend:
         engine = self.settings.engine

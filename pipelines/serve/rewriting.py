@@ -123,7 +123,8 @@ class Rewriting:
         first = self._next % len(able)
         reason: Reason = "circuit_open"
         for endpoint in able[first:] + able[:first]:
-            if not endpoint.breaker.enter():
+            ticket = endpoint.breaker.enter()
+            if not ticket:
                 continue
             decided = False
             try:
@@ -134,18 +135,18 @@ class Rewriting:
             except Trouble as trouble:
                 if not trouble.blame:
                     raise
-                endpoint.breaker.failed()
+                endpoint.breaker.failed(ticket)
                 decided, reason = True, trouble.reason
                 log.log(
                     _LOUD[endpoint.breaker.state], "%s: %s; circuit %s", endpoint.name, trouble, endpoint.breaker.state
                 )
             except asyncio.CancelledError:
                 if not hurried:  # its time is over
-                    endpoint.breaker.failed()
+                    endpoint.breaker.failed(ticket)
                     decided = True
                 raise
             finally:
                 if not decided:
-                    endpoint.breaker.undecided()
+                    endpoint.breaker.undecided(ticket)
                 self._metrics.breaker.labels(endpoint.name).set(endpoint.breaker.state != "closed")
         raise Trouble(reason)

@@ -188,7 +188,7 @@ class Limits:
     places: int = 200
     """The largest k."""
     in_flight: int = 256
-    """Requests at the same time; the next gets 429."""
+    """Requests at the same time, of callers who were let in; the next gets 429."""
     waiting: int = 1_024
     """Texts that wait for retrieval; the next get 429."""
     tools: int = 500
@@ -259,7 +259,7 @@ class ServeConfig:
     """Texts that are searched together at the most; more are padded more than they gain."""
     least_probability: float | None = None
     """From which probability of the detector's on an utterance needs a tool, where a request does not say; none: as
-    dev chose when the index was trained. 0 lets everything through."""
+    dev chose when the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 lets everything through."""
     learn: bool = False
     """Have the index remember feedback at once; it must have a retriever of kind masstool."""
     feedback: str = ""

@@ -91,11 +91,11 @@ async def put_tool(tool_id: ToolId, body: wire.ToolBody, parts: Parts, who: Who)
 
 @router.delete("/v1/tools/{tool_id:path}", response_model=wire.ChangeOut, responses=errors(404, 422, 503, 507))
 async def delete_tool(tool_id: ToolId, parts: Parts, who: Who) -> Response:
-    """Takes a tool out. The last one stays: a catalogue is never empty."""
+    """Takes a tool out, and what waits for approval in its name. The last one stays: a catalogue is never empty."""
     allow(who, "write")
-    if tool_id not in parts.catalogue.current.index.tools:
+    if tool_id not in parts.catalogue.current.index.tools and tool_id not in parts.admission.held.all:
         raise Refusal(404, "not_found", "there is no tool with this id")
-    return reply(changed(await parts.catalogue.delete(tool_id)))
+    return reply(changed(await parts.admission.delete(tool_id)))
 
 
 @admin.post("/v1/admin/import", response_model=wire.ChangeOut, responses=errors(*BODY, 503, 507))

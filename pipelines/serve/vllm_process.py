@@ -73,6 +73,7 @@ class VllmProcess:
         self.command: list[str] = []
         """What is run; a test may put something quicker here."""
         self._process: asyncio.subprocess.Process | None = None
+        self._healthy_since: float | None = None
         self._key = os.environ.setdefault(KEY_VARIABLE, secrets.token_urlsafe(32))
 
     async def run(self) -> None:
@@ -80,15 +81,19 @@ class VllmProcess:
         pause = 1.0
         try:
             while True:
-                began = time.monotonic()
                 self.starts += 1
+                self._healthy_since = None
                 try:
                     told = await self._once()
                 except OSError as error:
                     told = f"it cannot be started ({error.strerror})"
+                except Exception as error:  # whatever it was, there will be a rewriter again
+                    log.exception("watching vLLM failed")
+                    told = f"it cannot be watched ({type(error).__name__})"
+                steady = self._healthy_since is not None and time.monotonic() - self._healthy_since > STEADY
                 self._on_down()
                 await self._end()
-                pause = 1.0 if time.monotonic() - began > STEADY else min(LONGEST_PAUSE, pause * 2)
+                pause = 1.0 if steady else min(LONGEST_PAUSE, pause * 2)
                 log.warning("vLLM is down: %s; starting it again in %g s, its log is in %s", told, pause, self._logs)
                 await asyncio.sleep(pause)
         finally:
@@ -138,7 +143,7 @@ class VllmProcess:
                 missed = 0 if healthy else missed + 1
                 if healthy and not up:
                     await self._on_up(f"{root}/v1")
-                    up = True
+                    up, self._healthy_since = True, time.monotonic()
                 if up and missed >= MISSED:
                     return f"it missed {MISSED} health checks in a row"
                 if not up and time.monotonic() > deadline:

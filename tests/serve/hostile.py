@@ -137,6 +137,11 @@ HEADERS = [
     ),
     Case("two lengths", 400, raw=SEARCH + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd"),
     Case("no HTTP at all", 400, raw=b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"),
+    Case(
+        "a body that never comes, without a key, where none is needed",
+        405,
+        raw=b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
+    ),
     Case("two Host headers", 400, raw=b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"),
 ]
 GROUPS = {

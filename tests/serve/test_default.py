@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -116,3 +117,41 @@ def test_one_may_say_which_index_all_the_same(tmp_path: Path, capsys: pytest.Cap
     assert yaml.safe_load(capsys.readouterr().out)["index"] == f"{tmp_path}/mine"
     assert cli.serve(["--set", f"index={tmp_path}/mine"]) == 2
     assert "no finished index" in capsys.readouterr().err
+
+
+def test_the_threshold_that_the_samples_dev_chose_is_the_samples_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = shutil.copytree(SHIPPED, tmp_path / "mine")
+    assert cli.serve(["--set", f"index={own}", "--dry-run"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["least_probability"] is None
+    [facts] = own.glob("masstool-model-*/training.json")
+    chosen = json.loads(facts.read_text())["detection"]["threshold"]
+    for said, threshold in ((None, chosen), (0.25, 0.25)):
+        with running(config | {"port": 0, "least_probability": said}) as server:
+            found = server.search("will I need a coat in Oslo tonight", k=5)["results"][0]
+            assert found["detection"]["threshold"] == pytest.approx(threshold)
+    assert chosen != pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("harm", ["no manifest", "half a manifest", "a file"])
+def test_a_damaged_copy_is_put_aside_and_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    monkeypatch.setenv("TOOLREWRITE_CACHE", str(tmp_path))
+    copy = index_folder("bundled:sample")
+    manifest = copy / manifests.NAME
+    if harm == "a file":
+        shutil.rmtree(copy)
+        copy.write_text("not a folder")
+    elif harm == "no manifest":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(manifest.read_bytes()[:100])
+    assert index_folder("bundled:sample") == copy
+    assert not verify(copy)
+    [aside] = [path for path in copy.parent.iterdir() if ".damaged-" in path.name]
+    assert str(aside) in caplog.text
+    assert index_folder("bundled:sample") == copy
+    assert {path.name for path in copy.parent.iterdir()} == {copy.name, aside.name}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ def test_the_docs_have_the_table() -> None:
     assert table() in DOCS.read_text(encoding="utf-8"), f"put this into {DOCS.name}:\n{table()}"
 
 
+def test_the_docs_have_their_number() -> None:
+    assert f"Each of these {len(CASES)} is sent" in DOCS.read_text(encoding="utf-8")
+
+
 def test_the_index_is_whole_after_all_of_it(server: Running, folder: Path) -> None:
     assert verify(folder / "index") == []
     got = server.client.post(
@@ -109,6 +114,28 @@ def test_a_body_that_never_ends_or_comes_too_slowly_is_let_go(folder: Path) -> N
         chunks = b"".join(b"400\r\n" + b"a" * 1024 + b"\r\n" for _ in range(20))
         assert by_socket(server.port, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)[0] == 413
         assert by_socket(server.port, head + b"Content-Length: 100\r\n\r\n{")[0] == 408
+
+
+def test_those_without_a_key_take_no_place_from_those_with_one(folder: Path) -> None:
+    key, hashed = make_key()
+    config = {
+        "index": str(folder / "index"),
+        "retriever": "bm25",
+        "anonymous": [],
+        "keys": [{"name": "one", "sha256": hashed}],
+        "limits": {"in_flight": 16, "body_seconds": 60.0},
+    }
+    with running(config) as server, ExitStack() as stack:
+        for path in ("/healthz", "/readyz", "/", "/report", "/page/page.js", "/v1/search"):
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            for _ in range(20):
+                waits = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+                waits.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        headers = {"Authorization": f"Bearer {key}"}
+        for _ in range(20):
+            got = server.client.post("/v1/search", json={"utterance": "weather"}, headers=headers)
+            assert got.status_code == 200, got.text
+        assert "toolrewrite_in_flight 1.0" in server.client.get("/metrics", headers=headers).text
 
 
 def test_an_import_that_is_allowed_follows_no_redirect_and_no_size(folder: Path) -> None:

@@ -73,6 +73,12 @@ def test_any_url_is_refused_unless_its_host_is_allowed(url: str) -> None:
     assert caught.value.status in (403, 422)
 
 
+@pytest.mark.parametrize(("told", "asked"), [("LocalHost", "localhost"), ("localhost", "LOCALHOST")])
+def test_a_host_is_allowed_however_it_is_written(told: str, asked: str) -> None:
+    parts, address = checked(f"https://{asked}/tools", Imports(hosts=(told,), private=True))
+    assert (parts.host, address.is_loopback) == ("localhost", True)
+
+
 @pytest.mark.parametrize(
     "address",
     "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 0.0.0.0 100.64.0.1 224.0.0.1 ::1 fe80::1 fd00::1 "
@@ -132,24 +138,25 @@ def test_a_tool_is_shown_as_it_was_put(body: wire.ToolBody) -> None:
 def test_a_breaker_opens_tries_and_closes() -> None:
     now = [0.0]
     breaker = Breaker(2, first=1.0, clock=lambda: now[0])
-    assert breaker.enter()
-    breaker.failed()
+    asking = breaker.enter()
+    breaker.failed(asking)
     assert breaker.state == "closed"
-    breaker.failed()
-    assert (breaker.state, breaker.enter()) == ("open", False)
+    breaker.failed(asking)
+    assert (breaker.state, breaker.enter()) == ("open", 0)
     now[0] = 1.0
-    assert breaker.enter()
+    probe = breaker.enter()
+    assert probe
     assert not breaker.enter()  # one tries for all
-    breaker.undecided()
-    assert breaker.enter()
-    breaker.failed()
+    breaker.undecided(probe)
+    probe = breaker.enter()
+    breaker.failed(probe)
     now[0] = 2.5
     assert not breaker.enter()  # twice as long now
     now[0] = 3.0
     assert breaker.enter()
     breaker.succeeded()
     assert breaker.state == "closed"
-    breaker.failed()
+    breaker.failed(breaker.enter())
     assert breaker.enter()  # and it begins to count anew
 
 
