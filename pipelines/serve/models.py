@@ -14,9 +14,9 @@ from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
 from pipelines.serve.breaker import Breaker
 from pipelines.serve.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.metrics import Metrics
+from pipelines.serve.rewriter_settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
 from pipelines.serve.rewriting import Loaded, Rewriting
 from pipelines.serve.room import QuickRoom
-from pipelines.serve.settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
 from pipelines.serve.vllm_process import KEY_VARIABLE, SERVED, VllmProcess, installed
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend

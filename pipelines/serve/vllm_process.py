@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from pipelines.serve import guardian
-from pipelines.serve.settings import ManagedVllm
+from pipelines.serve.rewriter_settings import ManagedVllm
 
 KEY_VARIABLE = "TOOLREWRITE_VLLM_KEY"
 """Where the gateway keeps the key that only it and its child know."""

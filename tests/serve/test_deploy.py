@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from pipelines import config as configs
-from pipelines.serve.settings import ExternalServers, ServeConfig
+from pipelines.serve.rewriter_settings import ExternalServers
+from pipelines.serve.settings import ServeConfig
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "deploy"
 

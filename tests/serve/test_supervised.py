@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.serve import vllm_process
-from pipelines.serve.settings import ManagedVllm
+from pipelines.serve.rewriter_settings import ManagedVllm
 from pipelines.serve.vllm_process import KEY_VARIABLE, VllmProcess
 
 CHILD = """
