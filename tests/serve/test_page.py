@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from browsing import CONTRAST, NAMELESS, chromium, needs_chromium, served, tab
-from conftest import rewriter, running
+from conftest import PATIENT, rewriter, running
 from doubles import BM25_ONLY, ModelServer, plain_context
+from waiting import until
 
 from pipelines.report import render
 from pipelines.report.data import ReportData
@@ -91,7 +92,7 @@ def url(folder: Path, model: ModelServer) -> Iterator[str]:
         "anonymous": ["search"],
         "keys": [{"name": "owner", "sha256": digest(KEY), "scopes": ["search", "write"]}],
         "rewriter": rewriter(model, fusion={"raw": 0.3}),
-        "deadline_ms": 5000,
+        "deadline_ms": PATIENT,
         "limits": {"tools": 2},
         "reports": {
             "evaluation": str(folder / "eval"),
@@ -101,8 +102,7 @@ def url(folder: Path, model: ModelServer) -> Iterator[str]:
         },
     }
     with served(folder, config) as made:
-        while httpx.get(f"{made}/readyz", trust_env=False).json()["rewriter"] != "ready":
-            pass
+        until(lambda: httpx.get(f"{made}/readyz", trust_env=False).json()["rewriter"] == "ready")
         yield made
 
 

@@ -7,10 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -19,31 +16,18 @@ import yaml
 from conftest import PATIENT, rewriter
 from doubles import ModelServer
 from killing import started
+from processes import served
 from waiting import PATIENCE, until
 
 from pipelines import cli
 from pipelines.serve import guardian
-
-CODE = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
-
-
-@contextmanager
-def served(folder: Path, config: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command as a process, and its URL."""
-    path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump({"index": str(folder / "index"), "retriever": "bm25", "port": 0, **config}))
-    with started([sys.executable, "-c", CODE, str(path)], text=True, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("rewrite-serve: http://127.0.0.1:"), line
-        yield process, line.split()[1].strip(",")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_has_asked_is_answered_before_it_ends(index: Path, model: ModelServer, number: signal.Signals) -> None:
     told = threading.Event()
     model.manners = lambda *_: told.wait(PATIENCE) and None
-    config = {"anonymous": ["search"], "rewriter": rewriter(model), "deadline_ms": PATIENT}
+    config = {"index": str(index), "anonymous": ["search"], "rewriter": rewriter(model), "deadline_ms": PATIENT}
     found: list[httpx.Response] = []
     with served(index.parent, config) as (process, url):
         client = httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
