@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,15 @@ def until(holds: Callable[[], object], pause: float = 0.02, *, patience: float =
         assert time.monotonic() - began < patience, "it does not happen"
         time.sleep(pause)
     return time.monotonic() - began
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on that port of this machine."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+    except OSError:
+        return False
+    return True
 
 
 class Clock:

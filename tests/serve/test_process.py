@@ -17,7 +17,7 @@ from conftest import PATIENT, rewriter
 from doubles import ModelServer
 from killing import started
 from processes import served
-from waiting import PATIENCE, until
+from waiting import PATIENCE, listens, until
 
 from pipelines import cli
 from pipelines.serve import guardian
@@ -30,6 +30,7 @@ def test_who_has_asked_is_answered_before_it_ends(index: Path, model: ModelServe
     config = {"index": str(index), "anonymous": ["search"], "rewriter": rewriter(model), "deadline_ms": PATIENT}
     found: list[httpx.Response] = []
     with served(index.parent, config) as (process, url):
+        port = int(url.rpartition(":")[2])
         client = httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
         until(lambda: client.get("/readyz").json()["rewriter"] == "ready")
 
@@ -41,23 +42,14 @@ def test_who_has_asked_is_answered_before_it_ends(index: Path, model: ModelServe
             caller.start()
         until(lambda: len(model.asked) == 5)
         process.send_signal(number)
-        until(lambda: not listens(url))  # it has heard, and answers nobody new
+        until(lambda: not listens(port))  # it has heard, and answers nobody new
         told.set()
         for caller in callers:
             caller.join()
         assert [got.status_code for got in found] == [200] * 5
         assert [got.json()["results"][0]["fallback"] for got in found] == [None] * 5
         assert process.wait(PATIENCE) == 0
-    assert not listens(url)
-
-
-def listens(url: str) -> bool:
-    """Whether somebody new would be let in."""
-    try:
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=PATIENCE):
-            return True
-    except ConnectionError:
-        return False
+    assert not listens(port)
 
 
 def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
