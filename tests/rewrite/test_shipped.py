@@ -19,7 +19,7 @@ from peft import LoraConfig, get_peft_model
 from test_align import QUERIES, _goal, _leg
 from test_vllm_backend import save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from waiting import until
+from waiting import PATIENCE, until
 
 from pipelines.serve import guardian
 from rewrite.align.groups import train_groups
@@ -123,7 +123,8 @@ def test_a_server_that_has_forgotten_the_adapter_gets_it_again(url: str, model: 
         return server.write([[5, 6]], 2)
 
     before = write()
-    httpx.post(f"{url}/unload_lora_adapter", json={"lora_name": "policy"}, trust_env=False).raise_for_status()
+    gone = {"lora_name": "policy"}
+    httpx.post(f"{url}/unload_lora_adapter", json=gone, timeout=PATIENCE, trust_env=False).raise_for_status()
     with pytest.raises(BackendDown):
         write()
     assert persistent(write, url, wait=0.0) == before

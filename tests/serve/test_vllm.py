@@ -185,7 +185,7 @@ def test_it_listens_on_the_loopback_and_lets_nobody_in(served: Served) -> None:
     assert "--enable-prefix-caching" in command
     assert not any("key" in word.lower() for word in command)
     port = command[command.index("--port") + 1]
-    assert httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 401
+    assert httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=PATIENCE, trust_env=False).status_code == 401
     assert served.client.post("/v1/chat/completions", json={"model": "rewriter", "messages": []}).status_code == 404
 
 
