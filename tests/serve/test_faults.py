@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -12,11 +13,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from conftest import PATIENT, Running, rewriter
-from doubles import ModelServer, Reply, completion
+from conftest import PATIENT, Running, rewriter, running
+from doubles import BM25_ONLY, ModelServer, Reply, completion, plain_context, varied_tools
 from waiting import PATIENCE, Clock, until
 
 from pipelines.serve.breaker import Breaker
+from retrievers.index import build
 
 Serve = Callable[..., Running]
 TEXT = "book me a flight and a hotel"
@@ -98,30 +100,47 @@ MANNERS: dict[str, tuple[Callable[[BaseHTTPRequestHandler, dict[str, Any]], Repl
 }
 
 
-@pytest.fixture
-def server(serve: Serve, model: ModelServer) -> Running:
-    made = serve(rewriter=rewriter(model, failures=100))
-    made.until_ready()
-    return made
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, ModelServer]]:
+    """A server that goes on asking, and the model it asks."""
+    index = tmp_path_factory.mktemp("faults") / "index"
+    build(index, varied_tools(60), BM25_ONLY, plain_context())
+    model = ModelServer()
+    with running({"index": str(index), "retriever": "bm25", "rewriter": rewriter(model, failures=100)}) as server:
+        server.until_ready()
+        yield server, model
+    model.stop()
+
+
+def counted(server: Running, reason: str) -> float:
+    """How often the raw ranking was given for that reason."""
+    page = server.client.get("/metrics").text
+    return float((re.search(rf'^toolrewrite_fallbacks_total{{reason="{reason}"}} (\S+)$', page, re.M) or ["", "0"])[1])
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-def test_a_model_that_misbehaves_costs_no_answer(server: Running, model: ModelServer, manner: str) -> None:
-    raw = server.search(TEXT, rewrite="off")["results"][0]["tools"]
+def test_a_model_that_misbehaves_costs_no_answer(both: tuple[Running, ModelServer], manner: str) -> None:
+    server, model = both
+    text = f"{TEXT} {manner}"  # each its own: answers are remembered
+    raw = server.search(text, rewrite="off")["results"][0]["tools"]
     model.manners, reason = MANNERS[manner]
+    before = counted(server, reason)
     began = time.monotonic()
-    [result] = server.search(TEXT, deadline_ms=SHORT if reason == "deadline" else PATIENT)["results"]
+    [result] = server.search(text, deadline_ms=SHORT if reason == "deadline" else PATIENT)["results"]
     assert time.monotonic() - began < PATIENT / 1000 / 2  # the slow ones are still at it, and would be for ever
     assert result["fallback"] == {"reason": reason}
     assert result["tools"] == raw
-    assert f'toolrewrite_fallbacks_total{{reason="{reason}"}} 1.0' in server.client.get("/metrics").text
+    assert counted(server, reason) == before + 1
     model.manners = lambda *_: None
-    assert server.search(f"{TEXT} again")["results"][0]["fallback"] is None
+    again = server.search(f"{text} again")["results"][0]
+    assert again["fallback"] is None
+    assert not again["rewrite"]["cached"]
 
 
-def test_a_cut_answer_is_used_without_its_last_line(server: Running, model: ModelServer) -> None:
+def test_a_cut_answer_is_used_without_its_last_line(both: tuple[Running, ModelServer]) -> None:
+    server, model = both
     model.manners = lambda *_: completion("- find flights\n- find ho", reason="length")
-    [result] = server.search(TEXT)["results"]
+    [result] = server.search(f"{TEXT} cut")["results"]
     assert (result["rewrite"]["lines"], result["rewrite"]["finished"]) == (["find flights"], False)
 
 
@@ -205,7 +224,7 @@ def test_more_than_the_model_bears_is_answered_raw(serve: Serve, model: ModelSer
     with ThreadPoolExecutor(12) as callers:
         found = callers.map(lambda number: server.search(f"{TEXT} {number}")["results"][0], range(12))
         # Two are asked, two wait for their turn, and the rest is answered meanwhile.
-        until(lambda: 'toolrewrite_fallbacks_total{reason="busy"} 8.0' in server.client.get("/metrics").text)
+        until(lambda: counted(server, "busy") == 8)
         enough.set()
         results = list(found)
     reasons = [result["fallback"] and result["fallback"]["reason"] for result in results]
