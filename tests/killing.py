@@ -1,4 +1,5 @@
-"""Real kills: a process that dies by SIGKILL before its n-th step on the disk, or from outside after some time."""
+"""Real kills: a process that dies by SIGKILL before its n-th step on the disk, from outside after some time, or with
+the test that started it."""
 
 from __future__ import annotations
 
@@ -7,8 +8,13 @@ import io
 import itertools
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
 
 
 class _Raw(io.FileIO):
@@ -67,3 +73,31 @@ def in_a_child(work: Callable[[], object], kill_after: float | None = None) -> i
         time.sleep(kill_after)
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@contextmanager
+def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process that does not outlive the block, however that ends; nor do its children."""
+    process: subprocess.Popen[Any] = subprocess.Popen(words, **options)
+    try:
+        yield process
+    finally:
+        kill_family(process)
+
+
+def kill_family(process: subprocess.Popen[Any]) -> None:
+    """kill -9 of a process and of all that it has started; nothing where it has ended already."""
+    family: list[psutil.Process] = []
+    if process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    for each in family:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    process.wait()
+    psutil.wait_procs(family, timeout=30)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with suppress(OSError):  # what was still to be written has no reader any more
+                stream.close()

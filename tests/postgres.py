@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import psycopg
+from waiting import PATIENCE
 
 BINARIES = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), default=None)
 SECRET = "quagga-5-secret"
@@ -42,7 +43,7 @@ class Postgres:
 
     def start(self) -> None:
         """Up, and ready to answer; after a kill once the last of the old processes has gone."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while True:
             if self._process is None or self._process.poll() is not None:
                 options = ["-D", "data", "-p", str(self.port), "-k", "", "-h", "127.0.0.1", "-c", "max_connections=60"]
@@ -54,7 +55,7 @@ class Postgres:
                     stderr=(self.folder / "log").open("ab"),
                 )
             try:
-                psycopg.connect(self.dsn, connect_timeout=2).close()
+                psycopg.connect(self.dsn, connect_timeout=10).close()
                 return
             except psycopg.OperationalError:
                 assert time.monotonic() < deadline, (self.folder / "log").read_text()
@@ -67,13 +68,13 @@ class Postgres:
         for process in family:
             process.send_signal(signal.SIGKILL)
         self._process.wait()
-        psutil.wait_procs(family[1:], timeout=10)
+        psutil.wait_procs(family[1:], timeout=60)
 
     def stop(self) -> None:
         """The end, and nothing left behind."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(20)
+            self._process.wait(60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def query(self, text: str, *values: object) -> list[tuple[object, ...]]:

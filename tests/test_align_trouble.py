@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killing import started
 from tiny_runs import PLAIN, align_config, make_targets
+from waiting import PATIENCE, listens, until
 
 from pipelines import cli
 from rewrite.align import group_trainers
@@ -103,18 +104,10 @@ def test_trls_client_of_a_server_is_patient(monkeypatch: pytest.MonkeyPatch) -> 
 @contextmanager
 def rollout_server(port: int, answers: int = 0) -> Iterator[subprocess.Popen[bytes]]:
     script = Path(__file__).parent / "rollout_server.py"
-    process = subprocess.Popen([sys.executable, str(script), str(port), str(answers)])
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            break
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    yield process
-    process.kill()
-    process.wait()
+    with started([sys.executable, str(script), str(port), str(answers)]) as process:
+        until(lambda: process.poll() is not None or listens(port), 0.05)
+        assert process.poll() is None, "it ended before it listened"
+        yield process
 
 
 def test_a_rollout_server_that_dies_ends_the_run_which_goes_on_when_it_is_back(
@@ -132,7 +125,7 @@ def test_a_rollout_server_that_dies_ends_the_run_which_goes_on_when_it_is_back(
     asked = align_config(targets, start, tmp_path / "run", algo, check=2)
     with rollout_server(port, answers=11) as server:  # two a step, a checkpoint after the fourth of eight
         told = ended(capsys, 1, "align", asked)
-        assert server.wait(60) == 9
+        assert server.wait(PATIENCE) == 9
     assert f"the rollout server http://127.0.0.1:{port}/v1 does not answer" in told
     assert "start it again, then go on with `--resume` from the last checkpoint" in told
     kept = checkpoints.last(tmp_path / "run" / "checkpoints")

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import PATIENCE
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SLOW = 0.3
@@ -100,7 +101,7 @@ def test_the_proxy_hands_on_and_notes_what_the_model_took(own: ModuleType, tmp_p
             assert proxy.stdout is not None
             url = f"http://127.0.0.1:{int(proxy.stdout.readline())}"
             body = {"messages": [{"content": "be brief"}, {"content": "höre"}]}
-            with httpx.Client(trust_env=False) as client:
+            with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
                 client.post(f"{url}/tokenize", json=body)
                 began = time.monotonic()
                 for _ in range(2):
@@ -108,7 +109,7 @@ def test_the_proxy_hands_on_and_notes_what_the_model_took(own: ModuleType, tmp_p
                 ended = time.monotonic()
         finally:
             proxy.terminate()
-            proxy.communicate(timeout=30)
+            proxy.communicate(timeout=PATIENCE)
             server.shutdown()
     import serve_watch
 

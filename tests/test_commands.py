@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
+from killing import started
 
 from pipelines import cli
 from pipelines import config as configs
@@ -67,13 +68,15 @@ def test_help_is_instant_and_loads_nothing_heavy(words: list[str]) -> None:
         "finally: print('heavy' if {'torch', 'numpy', 'transformers'} & sys.modules.keys() else 'light')"
     )
     times = []
-    for _ in range(3):  # the best of three: the machine may be busy
-        started = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        times.append(time.perf_counter() - started)
-        assert done.returncode == 0
-        assert done.stdout.startswith("usage:")
-        assert done.stdout.endswith("light\n")
+    for _ in range(3):  # the best of three, and the processor's seconds: the machine may be busy
+        with started([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+            told = process.stdout.read()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        times.append(used.ru_utime + used.ru_stime)
+        assert process.returncode == 0
+        assert told.startswith("usage:")
+        assert told.endswith("light\n")
         if times[-1] < 0.5:
             break
     assert min(times) < 0.5

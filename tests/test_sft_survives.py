@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tiny_runs import make_targets, sft_config
+from waiting import until
 
 KILLS = {
     "weights written": ("transformers.trainer", "Trainer._save_optimizer_and_scheduler", 0),
@@ -85,8 +86,11 @@ def _when_begun(config: str, number: int) -> Callable[[int], None]:
 
     def send(child: int) -> None:
         told = Path(config).with_suffix("") / "metrics.jsonl"
-        while not (told.is_file() and told.stat().st_size):
-            time.sleep(0.01)
+        try:
+            until(lambda: told.is_file() and told.stat().st_size, 0.01)
+        except AssertionError:
+            os.kill(child, signal.SIGKILL)  # it hangs, and would hang on
+            raise
         os.kill(child, number)
 
     return send

@@ -56,7 +56,7 @@ def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
     )
     words = [sys.executable, *LAUNCH, str(ROOT / "tests" / "launched.py"), str(place / "notes"), json.dumps(runs)]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+        words, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
     )
     assert done.returncode == 0, _told(done.stderr)
     return [json.loads((place / "notes" / f"{rank}.json").read_text()) for rank in (0, 1)]

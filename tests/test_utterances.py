@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from doubles import ModelServer
+from killing import started
 
 from pipelines import cli
 from pipelines.data import load_dataset
@@ -132,10 +132,10 @@ def test_a_killed_run_goes_on_with_what_was_written(
     code = "import sys; from pipelines import cli; from pipelines.utterances import making; making.CHUNK = 4\n"
     code += "cli.train(['utterances', sys.argv[1], '--set', 'writer.backend.concurrency=1'])"
     world = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", code, config], env=world)
-    child.append(process.pid)
-    model.manners = die_at_ten
-    assert process.wait() == -signal.SIGKILL
+    with started([sys.executable, "-c", code, config], env=world) as process:
+        child.append(process.pid)
+        model.manners = die_at_ten
+        assert process.wait() == -signal.SIGKILL
     model.manners = lambda handler, body: None
     assert len(list((place / "made-drafts").glob("samples-*.jsonl"))) == 2
     asked = len(model.asked)

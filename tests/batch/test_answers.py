@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from killing import started
 
 from pipelines.batch.answers import Answers, Known, key_maker
 from retrievers.errors import BadInput
@@ -47,7 +48,9 @@ def test_several_processes_may_fill_one_file(tmp_path: Path) -> None:
         "for n in range(50): answers.put({f'{sys.argv[2]}-{n}': Known('x'), f'both-{n}': Known(sys.argv[2])})"
     )
     path = tmp_path / "answers.sqlite"
-    workers = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "ab"]
-    assert [worker.wait() for worker in workers] == [0, 0]
+    with ExitStack() as stack:
+        words = [sys.executable, "-c", code, str(path)]
+        workers = [stack.enter_context(started([*words, name])) for name in "ab"]
+        assert [worker.wait() for worker in workers] == [0, 0]
     found = Answers(path).get([f"{name}-{n}" for name in ("a", "b", "both") for n in range(50)])
     assert len(found) == 150

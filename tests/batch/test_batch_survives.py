@@ -17,12 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from doubles import BM25_ONLY, MEMORY, plain_context, varied_tools
-from killing import die_before_step, in_a_child
+from killing import die_before_step, in_a_child, started
+from waiting import PATIENCE, until
 
 from pipelines.batch.api import run
 from pipelines.batch.settings import BatchConfig
@@ -177,19 +179,18 @@ def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path
         f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{most_tokens: 12}}}}\nchunk: 7\n"
     )
 
-    def start(name: str) -> subprocess.Popen[bytes]:
+    def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         words = [str(tmp_path / name / each) for each in ("in.jsonl", "out.jsonl")]
         code = "from pipelines.cli import batch; raise SystemExit(batch())"
-        return subprocess.Popen([sys.executable, "-c", code, *words, "--config", str(tmp_path / "config.yaml")])
+        return started([sys.executable, "-c", code, *words, "--config", str(tmp_path / "config.yaml")])
 
-    killed, whole = start("killed"), start("whole")
-    shard, deadline = tmp_path / "killed" / "out.jsonl.work" / "shard-00000.jsonl", time.monotonic() + 120
-    while not (shard.exists() and shard.read_bytes().count(b"\n=") >= 2):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    assert start("killed").wait() == whole.wait() == 0
+    shard = tmp_path / "killed" / "out.jsonl.work" / "shard-00000.jsonl"
+    with start("killed") as killed, start("whole") as whole:
+        until(lambda: shard.exists() and shard.read_bytes().count(b"\n=") >= 2, 0.005, patience=2 * PATIENCE)
+        killed.send_signal(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+        with start("killed") as again:
+            assert again.wait() == whole.wait() == 0
     assert state(tmp_path / "killed") == state(tmp_path / "whole") != {}
     assert json.loads((tmp_path / "killed" / "out.jsonl.batch.json").read_text())["summary"]["kept"] >= 14
 
@@ -199,18 +200,16 @@ def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 50\n")
     words = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--config", str(tmp_path / "config.yaml")]
     code = "from pipelines.cli import batch; raise SystemExit(batch())"
-    job = subprocess.Popen(
+    shard = tmp_path / "out.jsonl.work" / "shard-00000.jsonl"
+    with started(
         [sys.executable, "-c", code, *words],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs start without it
-    )
-    shard, deadline = tmp_path / "out.jsonl.work" / "shard-00000.jsonl", time.monotonic() + 60
-    while not (shard.exists() and shard.stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    job.send_signal(signal.SIGINT)
-    _, told = job.communicate(timeout=60)
+    ) as job:
+        until(lambda: shard.exists() and shard.stat().st_size, 0.01, patience=2 * PATIENCE)
+        job.send_signal(signal.SIGINT)
+        _, told = job.communicate(timeout=2 * PATIENCE)
     assert job.returncode == 130
     assert told == "rewrite-batch: interrupted; what is finished is kept: run the same command again to go on\n"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)

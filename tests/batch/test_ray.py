@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from doubles import BM25_ONLY, plain_context, varied_tools
+from killing import started
+from waiting import PATIENCE, until
 
 from pipelines.batch.api import rewrite_batch
 from pipelines.batch.settings import BatchConfig, RaySettings
@@ -109,37 +110,34 @@ def chunks_done(path: Path) -> int:
 
 
 def wait_for_chunks(path: Path, count: int, job: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while chunks_done(path) < count:
-        assert job.poll() is None, "the job ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: chunks_done(path) >= count or job.poll() is not None, patience=2 * PATIENCE)
+    assert job.poll() is None, "the job ended before it could be killed"
 
 
-def started(place: Path, name: str) -> subprocess.Popen[bytes]:
+def running(place: Path, name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     words = [str(place / "in.jsonl"), str(place / name), "--config", str(place / "config.yaml"), "--engine", "ray"]
-    return subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return started([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def test_workers_and_driver_are_killed_and_the_bytes_are_the_same(place: Path) -> None:
     """First an actor dies, then the process that started everything; the second run finishes what the first began."""
     shard = place / "killed.jsonl.work" / "shard-00000.jsonl"
-    job = started(place, "killed.jsonl")
-    wait_for_chunks(shard, 3, job)
-    victims = workers(job)
-    assert victims
-    victims[0].send_signal(signal.SIGKILL)
-    wait_for_chunks(shard, chunks_done(shard) + 3, job)
-    orphans = workers(job)
-    assert orphans
-    job.send_signal(signal.SIGKILL)
-    assert job.wait() == -signal.SIGKILL
-    assert not psutil.wait_procs(orphans, timeout=30)[1], "no worker outlives the process that it works for"
+    with running(place, "killed.jsonl") as job:
+        wait_for_chunks(shard, 3, job)
+        victims = workers(job)
+        assert victims
+        victims[0].send_signal(signal.SIGKILL)
+        wait_for_chunks(shard, chunks_done(shard) + 3, job)
+        orphans = workers(job)
+        assert orphans
+        job.send_signal(signal.SIGKILL)
+        assert job.wait() == -signal.SIGKILL
+    assert not psutil.wait_procs(orphans, timeout=PATIENCE)[1], "no worker outlives the process that it works for"
     before = chunks_done(shard)
     assert 6 <= before < ROWS / CHUNK
-    job = started(place, "killed.jsonl")
-    out, err = job.communicate(timeout=180)
-    assert job.returncode == 0, err
+    with running(place, "killed.jsonl") as job:
+        out, err = job.communicate(timeout=3 * PATIENCE)
+        assert job.returncode == 0, err
     assert f"{before * CHUNK} of them by an earlier run" in out.decode()
     check(place, "killed.jsonl")
 

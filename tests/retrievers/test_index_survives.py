@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,8 @@ from doubles import (
     tiny_model,
     varied_tools,
 )
-from killing import die_before_step, in_a_child
+from killing import die_before_step, in_a_child, started
+from waiting import PATIENCE, until
 
 from pipelines import cli
 from pipelines.models import find_model
@@ -258,11 +260,11 @@ def _again(folder: Path, scenario: Scenario, is_old: bool) -> None:
         assert not list(folder.glob(".part-*")), "what a dead writer left is swept away"
 
 
-def _started(function: str, *words: object) -> subprocess.Popen[str]:
+def _running(function: str, *words: object) -> AbstractContextManager[subprocess.Popen[str]]:
     """A process that runs one function of this file."""
     code = f"import sys, test_index_survives as here; here.{function}(*sys.argv[1:])"
     paths = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
-    return subprocess.Popen(
+    return started(
         [sys.executable, "-c", code, *map(str, words)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -272,7 +274,7 @@ def _started(function: str, *words: object) -> subprocess.Popen[str]:
 
 
 def _finished(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=2 * PATIENCE)
     assert process.returncode == 0, err
     return out
 
@@ -286,28 +288,24 @@ class Driver:
 
     def wait_for(self, name: str) -> Path:
         """The place of a scenario, once all its kills are done."""
-        deadline = time.monotonic() + 120
-        while not (self.place / name / "codes.json").exists():
-            assert time.monotonic() < deadline, f"the driver hangs in {name}"
-            if self.process.poll() is not None:
-                _finished(self.process)
-                assert (self.place / name / "codes.json").exists()
-            time.sleep(0.05)
+        codes = self.place / name / "codes.json"
+        until(lambda: codes.exists() or self.process.poll() is not None, 0.05, patience=2 * PATIENCE)
+        if not codes.exists():
+            _finished(self.process)
+        assert codes.exists()
         return self.place / name
 
 
 @pytest.fixture(scope="module")
 def drivers() -> Iterator[dict[str, Driver]]:
     """The drivers, working side by side."""
-    with tempfile.TemporaryDirectory(prefix="survives-", dir=MEMORY) as place:
+    with tempfile.TemporaryDirectory(prefix="survives-", dir=MEMORY) as place, ExitStack() as stack:
         names = ("drive_bm25", "drive_dense")
         for name in names:
             Path(place, name).mkdir()
-        started = {name: Driver(Path(place, name), _started(name, Path(place, name))) for name in names}
-        yield started
-        for driver in started.values():
-            driver.process.kill()
-            driver.process.communicate()
+        yield {
+            name: Driver(Path(place, name), stack.enter_context(_running(name, Path(place, name)))) for name in names
+        }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -322,10 +320,11 @@ def test_killed_at_every_step_leaves_the_old_index_or_the_new_one(drivers: dict[
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     _build(tmp_path / "index", TOOLS[:40])
-    writers = [_started("add_one_by_one", tmp_path / "index", start, start + 8) for start in range(40, 72, 8)]
-    writers.append(_started("remove_one_by_one", tmp_path / "index", 0, 8))
-    for writer_process in writers:
-        _finished(writer_process)
+    work = [_running("add_one_by_one", tmp_path / "index", start, start + 8) for start in range(40, 72, 8)]
+    work.append(_running("remove_one_by_one", tmp_path / "index", 0, 8))
+    with ExitStack() as stack:
+        for writer_process in [stack.enter_context(each) for each in work]:
+            _finished(writer_process)
     assert Index(tmp_path / "index", CONTEXT).tools == {tool.id: tool for tool in TOOLS[8:72]}
     assert verify(tmp_path / "index") == []
     fresh = tmp_path / "fresh"
@@ -354,22 +353,21 @@ def test_a_writer_that_waited_in_vain_is_told_and_a_dead_holder_holds_nothing(
     _build(folder, TOOLS[:5])
     catalogue.write_text('{"_id": "new", "title": "newcomer", "text": "says hello"}\n{"_id": "n2", "title": "other"}\n')
     before = state(tmp_path)
-    holder = _started("hold", folder)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    started = time.monotonic()
-    for words in (["add", folder, catalogue], ["remove", folder, IDS[0]]):
-        assert cli.index([*map(str, words), "--wait", "0.3"]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert said.err == (
-            f"rewrite-index: another process is writing to {folder}; waited 0.3 s, nothing was changed\n"
-        )
-    assert 0.6 <= time.monotonic() - started < 30  # the other holds it for 60
-    assert state(tmp_path) == before
-    assert Index(folder, CONTEXT).tools.keys() == set(IDS[:5])  # readers never wait
-    holder.kill()
-    holder.communicate()
+    with _running("hold", folder) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        began = time.monotonic()
+        for words in (["add", folder, catalogue], ["remove", folder, IDS[0]]):
+            assert cli.index([*map(str, words), "--wait", "0.3"]) == 1
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert said.err == (
+                f"rewrite-index: another process is writing to {folder}; waited 0.3 s, nothing was changed\n"
+            )
+        assert 0.6 <= time.monotonic() - began < PATIENCE  # the other holds it for longer
+        assert holder.poll() is None
+        assert state(tmp_path) == before
+        assert Index(folder, CONTEXT).tools.keys() == set(IDS[:5])  # readers never wait
     assert cli.index(["add", str(folder), str(catalogue), "--wait", "0"]) == 0
     assert len(Index(folder, CONTEXT).tools) == 7
 
@@ -378,19 +376,34 @@ def hold(folder: str) -> None:
     with writer_lock(Path(folder), 0):
         sys.stdout.write("held\n")
         sys.stdout.flush()
-        time.sleep(60)
+        time.sleep(10 * PATIENCE)
 
 
 def test_a_writer_waits_for_another_and_then_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     _build(folder, TOOLS[:5])
-    with writer_lock(folder, 0):
-        waiting = _started("add_one_by_one", folder, 5, 6)
-        with pytest.raises(subprocess.TimeoutExpired):
-            waiting.wait(1.5)
-        assert len(Index(folder, CONTEXT).tools) == 5
-    _finished(waiting)
+    with ExitStack() as stack:
+        with writer_lock(folder, 0):
+            waiting = stack.enter_context(_running("add_and_tell", folder))
+            assert waiting.stdout is not None
+            assert waiting.stdout.readline() == "waiting\n"
+            assert len(Index(folder, CONTEXT).tools) == 5
+            assert waiting.poll() is None
+        _finished(waiting)
     assert len(Index(folder, CONTEXT).tools) == 6
+
+
+def add_and_tell(folder: str) -> None:
+    """Adds a tool, and tells when it has to wait for that."""
+    sleep = time.sleep
+
+    def told(seconds: float) -> None:
+        sys.stdout.write("waiting\n")
+        sys.stdout.flush()
+        sleep(seconds)
+
+    time.sleep = told  # in a process of its own
+    add(Path(folder), TOOLS[5:6], CONTEXT)
 
 
 # Readers among writers. All tools of a generation carry its number, so a mixture would show.
@@ -404,20 +417,20 @@ def test_readers_see_one_generation_while_a_writer_never_rests(tmp_path: Path, m
     monkeypatch.setattr(segments, "MOST_SEGMENTS", 2)
     folder = tmp_path / "index"
     _build(folder, _generation(0))
-    readers = [_started("read_on", folder) for _ in range(2)]
-    deadline = time.monotonic() + 120
-    number = 0
-    while any(process.poll() is None for process in readers):
-        assert time.monotonic() < deadline
-        number += 1
-        if number % 5:
-            add(folder, _generation(number), CONTEXT)
+    number = itertools.count(1)
+
+    def write() -> None:
+        at = next(number)
+        if at % 5:
+            add(folder, _generation(at), CONTEXT)
         else:
-            _build(folder, _generation(number))
-        remove(folder, [TOOLS[number % 12].id], CONTEXT)
-        add(folder, [_generation(number)[number % 12]], CONTEXT)
-    for process in readers:
-        assert _finished(process) == "read"
+            _build(folder, _generation(at))
+        remove(folder, [TOOLS[at % 12].id], CONTEXT)
+        add(folder, [_generation(at)[at % 12]], CONTEXT)
+
+    with _running("read_on", folder) as one, _running("read_on", folder) as two:
+        until(lambda: (one.poll(), two.poll()).count(None) == 0 or write(), 0.0, patience=2 * PATIENCE)
+        assert _finished(one) == _finished(two) == "read"
 
 
 def read_on(folder: str) -> None:

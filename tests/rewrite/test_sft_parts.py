@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +12,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import Clock
 
 from rewrite.errors import Unfit
 from rewrite.folder import disk_errors
 from rewrite.settings import LoraSettings, SftSettings
+from rewrite.sft import watch
 from rewrite.sft.checkpoints import is_done, last, remove_torn
 from rewrite.sft.estimate import estimate
 from rewrite.sft.examples import Example, mix
@@ -131,13 +132,15 @@ def test_evaluations_are_spread_evenly_and_the_last_is_at_the_end(
     assert found == due
 
 
-def test_the_second_signal_stops_at_once_unless_it_is_the_first_one_again() -> None:
+def test_the_second_signal_stops_at_once_unless_it_is_the_first_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=clock))
     before = signal.getsignal(signal.SIGINT)
     with Stopper() as stopper:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)  # a launcher that passes it on
         assert not stopper.stopped
-        time.sleep(1.1)
+        clock.now += 1.1
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +14,14 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from killing import started
 from peft import LoraConfig, get_peft_model
 from test_align import QUERIES, _goal, _leg
 from test_vllm_backend import save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from waiting import PATIENCE, until
 
+from pipelines.serve import guardian
 from rewrite.align.groups import train_groups
 from rewrite.align.settings import GrpoSettings, RlooSettings, Rollouts
 from rewrite.align.shipped import AdapterServer, persistent
@@ -48,26 +50,24 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
     words += ["--max-model-len", "256", "--enable-lora", "--max-lora-rank", "8"]
     more = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **more},
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + 420
-    while True:
+
+    def healthy() -> bool:
         assert process.poll() is None, log.read_text()[-2000:]
-        assert time.monotonic() < deadline, log.read_text()[-2000:]
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200:
-                break
+            return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
         except httpx.HTTPError:
-            time.sleep(0.5)
-    yield f"http://127.0.0.1:{port}/v1"
-    os.killpg(process.pid, 9)
-    process.wait()
+            return False
+
+    # The guardian ends vLLM and its children even where pytest itself is killed.
+    command = [sys.executable, "-I", guardian.__file__, sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    with (
+        log.open("wb") as output,
+        started(
+            [*command, *words], stdin=subprocess.PIPE, stdout=output, stderr=output, env={**os.environ, **more}
+        ) as process,
+    ):
+        until(healthy, 0.5, patience=420)
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 def policy(base: Path, seed: int) -> Any:
@@ -123,7 +123,8 @@ def test_a_server_that_has_forgotten_the_adapter_gets_it_again(url: str, model: 
         return server.write([[5, 6]], 2)
 
     before = write()
-    httpx.post(f"{url}/unload_lora_adapter", json={"lora_name": "policy"}, trust_env=False).raise_for_status()
+    gone = {"lora_name": "policy"}
+    httpx.post(f"{url}/unload_lora_adapter", json=gone, timeout=PATIENCE, trust_env=False).raise_for_status()
     with pytest.raises(BackendDown):
         write()
     assert persistent(write, url, wait=0.0) == before

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
-import yaml
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: run `make setup`")
 CHROMIUM = os.environ.get("CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install one, or name it in $CHROMIUM")
-COMMAND = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
 CONTRAST = """() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
   const rgb = (colour) => {
@@ -65,18 +62,8 @@ NAMELESS = """() => [...document.querySelectorAll('button, input, select, textar
 @contextmanager
 def served(folder: Path, config: dict[str, Any]) -> Iterator[str]:
     """The command as a process; gives its URL."""
-    path = folder / "serve.yaml"
-    whole = {"retriever": "bm25", "port": 0, "index": str(folder / "index"), **config}
-    path.write_text(yaml.safe_dump(whole, sort_keys=False))
-    process = subprocess.Popen([sys.executable, "-c", COMMAND, str(path)], text=True, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("rewrite-serve: http://"), line
-        yield line.split()[1].strip(",")
-    finally:
-        process.terminate()
-        process.wait(15)
+    with processes.served(folder, {"index": str(folder / "index"), **config}) as (_, url):
+        yield url
 
 
 @contextmanager
@@ -101,7 +88,7 @@ class Tab:
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._said)
         self.page.on("request", lambda request: self.asked.append(request.url))

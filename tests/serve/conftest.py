@@ -13,7 +13,7 @@ import httpx
 import pytest
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 from postgres import BINARIES, Postgres
-from waiting import until
+from waiting import PATIENCE, until
 
 from pipelines.config import parse
 from pipelines.serve.gateway import Gateway
@@ -25,6 +25,9 @@ from retrievers.index import build
 from rewrite.folder import Card, save_folder
 from rewrite.template import Template
 
+PATIENT = 20_000
+"""Milliseconds in which a model answers on any machine."""
+
 
 class Running:
     """A server that is up, and a client for it."""
@@ -32,7 +35,7 @@ class Running:
     def __init__(self, gateway: Gateway, port: int) -> None:
         self.gateway, self.port = gateway, port
         self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(path, json=body)
@@ -51,19 +54,19 @@ class Running:
 
 @contextmanager
 def running(config: dict[str, Any]) -> Iterator[Running]:
-    """Serves a config as the command would, on any port that is free."""
-    gateway = Gateway(parse(ServeConfig, {"port": 0, "anonymous": ["search", "write"], **config}), "cpu")
+    """Serves a config as the command would, on any port that is free; models may take their time on a busy machine."""
+    usual = {"port": 0, "anonymous": ["search", "write"], "deadline_ms": PATIENT}
+    gateway = Gateway(parse(ServeConfig, {**usual, **config}), "cpu")
     server = Server(gateway)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    made = Running(gateway, server.port)
     try:
-        yield made
+        until(lambda: server.started or not thread.is_alive(), 0.01)
+        assert server.started, "it ended before it listened"
+        made = Running(gateway, server.port)
+        with made.client:
+            yield made
     finally:
-        made.client.close()
         server.should_exit = True
         thread.join()
 

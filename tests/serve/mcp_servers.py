@@ -24,6 +24,7 @@ class ToolShop:
         self.tools = {name: f"Does {name} for you." for name in names}
         self.bus = InMemorySubscriptionBus()
         self.asked = 0
+        self._listed: list[tuple[str, str]] = []
         self.server: Server[Any] = Server(
             "shop", on_list_tools=self._list, on_subscriptions_listen=ListenHandler(self.bus)
         )
@@ -31,10 +32,10 @@ class ToolShop:
     async def _list(self, _: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         self.asked += 1
         start = int(params.cursor) if params and params.cursor else 0
+        if not start:  # what changes meanwhile changes nothing on the pages of one list
+            self._listed = sorted(self.tools.items())
         schema = {"type": "object", "properties": {"what": {"type": "string"}}}
-        every = [
-            types.Tool(name=name, description=said, input_schema=schema) for name, said in sorted(self.tools.items())
-        ]
+        every = [types.Tool(name=name, description=said, input_schema=schema) for name, said in self._listed]
         more = str(start + PAGE) if start + PAGE < len(every) else None
         return types.ListToolsResult(tools=every[start : start + PAGE], next_cursor=more)
 

@@ -14,6 +14,7 @@ import pytest
 from conftest import Running, rewriter, running
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 from hostile import CASES, GROUPS, Case, table
+from waiting import PATIENCE
 
 from pipelines.serve.keys import digest, make_key
 from retrievers.index import build, verify
@@ -61,7 +62,7 @@ def sent(server: Running, case: Case) -> tuple[int, dict[str, str], bytes]:
 
 
 def by_socket(port: int, data: bytes) -> tuple[int, dict[str, str], bytes]:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.sendall(data)
         found = b""
         while b"\r\n\r\n" not in found and (some := connection.recv(65536)):
@@ -108,11 +109,12 @@ def test_the_index_is_whole_after_all_of_it(server: Running, folder: Path) -> No
 
 
 def test_a_body_that_never_ends_or_comes_too_slowly_is_let_go(folder: Path) -> None:
-    config = {"index": str(folder / "index"), "retriever": "bm25", "limits": {"body_seconds": 0.3, "bytes": 4096}}
+    config = {"index": str(folder / "index"), "retriever": "bm25"}
     head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with running(config) as server:
+    with running({**config, "limits": {"bytes": 4096}}) as server:
         chunks = b"".join(b"400\r\n" + b"a" * 1024 + b"\r\n" for _ in range(20))
         assert by_socket(server.port, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)[0] == 413
+    with running({**config, "limits": {"body_seconds": 0.3}}) as server:
         assert by_socket(server.port, head + b"Content-Length: 100\r\n\r\n{")[0] == 408
 
 

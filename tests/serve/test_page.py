@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from browsing import CONTRAST, NAMELESS, chromium, needs_chromium, served, tab
-from conftest import rewriter, running
+from conftest import PATIENT, rewriter, running
 from doubles import BM25_ONLY, ModelServer, plain_context
+from waiting import PATIENCE, until
 
 from pipelines.report import render
 from pipelines.report.data import ReportData
@@ -91,7 +92,7 @@ def url(folder: Path, model: ModelServer) -> Iterator[str]:
         "anonymous": ["search"],
         "keys": [{"name": "owner", "sha256": digest(KEY), "scopes": ["search", "write"]}],
         "rewriter": rewriter(model, fusion={"raw": 0.3}),
-        "deadline_ms": 5000,
+        "deadline_ms": PATIENT,
         "limits": {"tools": 2},
         "reports": {
             "evaluation": str(folder / "eval"),
@@ -101,8 +102,7 @@ def url(folder: Path, model: ModelServer) -> Iterator[str]:
         },
     }
     with served(folder, config) as made:
-        while httpx.get(f"{made}/readyz", trust_env=False).json()["rewriter"] != "ready":
-            pass
+        until(lambda: httpx.get(f"{made}/readyz", timeout=PATIENCE, trust_env=False).json()["rewriter"] == "ready")
         yield made
 
 
@@ -121,7 +121,7 @@ def test_a_request_shows_rewrites_both_rankings_what_moved_and_the_time(browser:
         assert "Not checked" in page.inner_text(".happened")
         asked = {"utterance": SISTER, "k": 50}
         raw, final = (
-            httpx.post(f"{url}/v1/search", json={**asked, "rewrite": mode}, trust_env=False).json()
+            httpx.post(f"{url}/v1/search", json={**asked, "rewrite": mode}, timeout=PATIENCE, trust_env=False).json()
             for mode in ("off", "on")
         )
         for side, found in ((".column.raw", raw), (".column.final", final)):
@@ -321,7 +321,8 @@ def test_a_large_document_goes_in_as_many_changes_as_the_server_takes(browser: A
         page.wait_for_selector("#read .done")
         assert "Added 5" in page.inner_text("#read .done")  # the server takes 2 at a time
         assert page.inner_text("#status").startswith("12 tools")
-    client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
+    owner = {"Authorization": f"Bearer {KEY}"}
+    client = httpx.Client(base_url=url, headers=owner, timeout=PATIENCE, trust_env=False)
     for tool in tools:
         assert client.delete(f"/v1/tools/{tool['name']}").status_code == 200
 
@@ -340,14 +341,15 @@ def test_reports_are_shown_and_a_hostile_one_does_nothing(browser: Any, url: str
         page.wait_for_selector("#reports .card")
         page.click("#reports a:has-text('hostile')")
         frame = page.frame_locator("iframe")
+        frame.locator("#said").wait_for()
+        page.locator("iframe").element_handle().content_frame().wait_for_load_state("load")  # whatever runs has run
         assert frame.locator("#said").inner_text() == "nothing ran"
-        page.wait_for_timeout(300)
         assert page.url == f"{url}/report#hostile"
         page.goto(f"{url}/v1/reports/hostile")  # opened by itself
         assert page.inner_text("#said") == "nothing ran"
-        page.goto(f"{url}/report#wandering")
-        page.wait_for_selector("iframe")
-        page.wait_for_timeout(300)
+        # The browser says that it was asked to go there, and that it did not.
+        with page.expect_console_message(lambda told: "fram" in told.text.lower() and "evil.example" in told.text):
+            page.goto(f"{url}/report#wandering")
         assert "evil.example" not in " ".join(frame.url for frame in page.frames)
         page.goto(f"{url}/report#..%2f..%2fetc%2fpasswd")
         page.wait_for_selector(".trouble")

@@ -7,58 +7,49 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 import yaml
-from conftest import rewriter
+from conftest import PATIENT, rewriter
 from doubles import ModelServer
+from killing import started
+from processes import served
+from waiting import PATIENCE, listens, until
 
 from pipelines import cli
 from pipelines.serve import guardian
 
-CODE = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
-
-
-def start(folder: Path, config: dict[str, Any]) -> tuple[subprocess.Popen[str], str]:
-    path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump({"index": str(folder / "index"), "retriever": "bm25", "port": 0, **config}))
-    process = subprocess.Popen([sys.executable, "-c", CODE, str(path)], text=True, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("rewrite-serve: http://127.0.0.1:"), line
-    return process, line.split()[1].strip(",")
-
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_who_has_asked_is_answered_before_it_ends(index: Path, model: ModelServer, number: signal.Signals) -> None:
-    model.manners = lambda *_: time.sleep(1.0)  # type: ignore[func-returns-value]
-    config = {"anonymous": ["search"], "rewriter": rewriter(model), "deadline_ms": 5000}
-    process, url = start(index.parent, config)
-    while httpx.get(f"{url}/readyz", trust_env=False).json()["rewriter"] != "ready":
-        time.sleep(0.05)
+    told = threading.Event()
+    model.manners = lambda *_: told.wait(PATIENCE) and None
+    config = {"index": str(index), "anonymous": ["search"], "rewriter": rewriter(model), "deadline_ms": PATIENT}
     found: list[httpx.Response] = []
+    with served(index.parent, config) as (process, url):
+        port = int(url.rpartition(":")[2])
+        client = httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
+        until(lambda: client.get("/readyz").json()["rewriter"] == "ready")
 
-    def ask(text: str) -> None:
-        found.append(httpx.post(f"{url}/v1/search", json={"utterance": text}, timeout=60, trust_env=False))
+        def ask(text: str) -> None:
+            found.append(client.post("/v1/search", json={"utterance": text}))
 
-    callers = [threading.Thread(target=ask, args=(f"weather {caller}",)) for caller in range(5)]
-    for caller in callers:
-        caller.start()
-    while len(model.asked) < 5:
-        time.sleep(0.01)
-    process.send_signal(number)
-    for caller in callers:
-        caller.join()
-    assert [got.status_code for got in found] == [200] * 5
-    assert [got.json()["results"][0]["fallback"] for got in found] == [None] * 5
-    assert process.wait(60) == 0
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/healthz", trust_env=False)
+        callers = [threading.Thread(target=ask, args=(f"weather {caller}",)) for caller in range(5)]
+        for caller in callers:
+            caller.start()
+        until(lambda: len(model.asked) == 5)
+        process.send_signal(number)
+        until(lambda: not listens(port))  # it has heard, and answers nobody new
+        told.set()
+        for caller in callers:
+            caller.join()
+        assert [got.status_code for got in found] == [200] * 5
+        assert [got.json()["results"][0]["fallback"] for got in found] == [None] * 5
+        assert process.wait(PATIENCE) == 0
+    assert not listens(port)
 
 
 def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,9 +83,15 @@ def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize("how", ["kill -9 of the parent", "the parent lets go", "the child ends"])
 def test_nothing_outlives_the_one_who_started_it(tmp_path: Path, how: str) -> None:
     """A child with a child of its own, as vLLM has; the guardian between them and their starter."""
-    inner = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-    ends = "time.sleep(0.5); sys.exit(3)" if how == "the child ends" else "time.sleep(600)"
-    inner += f"print('up', flush=True); {ends}"
+    ends = how == "the child ends"
+    inner = f"""
+import pathlib, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("up", flush=True)
+while not pathlib.Path({str(tmp_path / "end")!r}).exists():
+    time.sleep(0.02)
+sys.exit(3)
+"""
     parent = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-I", {guardian.__file__!r}, sys.executable, "-c", {inner!r}],
@@ -105,16 +102,23 @@ sys.stdin.readline()
 {"child.stdin.close()" if how == "the parent lets go" else ""}
 sys.exit(child.wait())
 """
-    started = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert started.stdout is not None
-    assert started.stdin is not None
-    watched = psutil.Process(int(started.stdout.readline()))
-    family = [watched, *watched.children(recursive=True)]
-    if how == "kill -9 of the parent":
-        started.kill()
-    else:
-        started.stdin.write("\n")
-        started.stdin.flush()
-    _, alive = psutil.wait_procs(family, timeout=60)
-    assert alive == []
-    assert started.wait(60) == {"kill -9 of the parent": -9, "the parent lets go": 143, "the child ends": 3}[how]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started([sys.executable, "-c", parent], text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        watched = psutil.Process(int(process.stdout.readline()))
+        family = [watched, *watched.children(recursive=True)]
+        assert len(family) == 3
+        if how == "kill -9 of the parent":
+            process.kill()
+        else:
+            if ends:
+                (tmp_path / "end").touch()
+            process.stdin.write("\n")
+            process.stdin.flush()
+        _, alive = psutil.wait_procs(family, timeout=PATIENCE)
+        for each in alive:
+            each.kill()
+        assert alive == []
+        codes = {"kill -9 of the parent": -9, "the parent lets go": 143, "the child ends": 3}
+        assert process.wait(PATIENCE) == codes[how]

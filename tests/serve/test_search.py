@@ -103,7 +103,7 @@ def test_the_rewriter_is_not_asked_where_the_raw_query_is_sure(serve: Serve, mod
 
 
 def test_raw_retrieval_runs_beside_the_rewriter(serve: Serve, model: ModelServer) -> None:
-    server = serve(rewriter=rewriter(model), deadline_ms=5000)
+    server = serve(rewriter=rewriter(model), deadline_ms=30_000)
     server.until_ready()
     searched, seen = threading.Event(), list[bool]()
     ask = server.gateway.batcher.ask
@@ -115,7 +115,7 @@ def test_raw_retrieval_runs_beside_the_rewriter(serve: Serve, model: ModelServer
 
     server.gateway.batcher.ask = watched  # type: ignore[method-assign]
     # The model does not answer before the index has.
-    model.manners = lambda handler, body: seen.append(searched.wait(3))  # type: ignore[func-returns-value]
+    model.manners = lambda handler, body: seen.append(searched.wait(15))  # type: ignore[func-returns-value]
     [result] = server.search("book me a flight")["results"]
     assert seen == [True]
     assert result["fallback"] is None

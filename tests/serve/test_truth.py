@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +24,11 @@ from doubles import (
     varied_tools,
 )
 from postgres import SECRET, Postgres
+from waiting import Clock, until
 
 from pipelines import cli
 from pipelines.shared import changes, model_files
+from pipelines.shared import session as sessions
 from pipelines.shared.errors import DatabaseDown, OutcomeUnknown
 from pipelines.shared.replica import Replica
 from pipelines.shared.schema import MIGRATIONS, migrate
@@ -141,7 +143,9 @@ def test_vectors_are_made_once_for_all(database: Database, tmp_path: Path) -> No
     two.close()
 
 
-def test_versions_are_seen_in_order_however_long_a_change_takes(filled: Database, replica: Replica) -> None:
+def test_versions_are_seen_in_order_however_long_a_change_takes(
+    filled: Database, replica: Replica, postgres: Postgres
+) -> None:
     """A change holds its number until it is committed, so that nobody can pass by a number that is still to come."""
     index = replica.open()
     slow = Session(filled)
@@ -160,7 +164,7 @@ def test_versions_are_seen_in_order_however_long_a_change_takes(filled: Database
     holding.wait(60)
     other = threading.Thread(target=lambda: replica.put(tools[1:]))
     other.start()
-    time.sleep(0.3)
+    until(lambda: postgres.query("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
     watcher = Replica(filled, plain_context())
     seen = watcher.open()
     assert not {tool.id for tool in tools} & set(seen.tools)  # neither: the second waits for the first
@@ -224,7 +228,7 @@ def test_refusals(filled: Database, replica: Replica) -> None:
 
 
 def test_a_lock_that_is_held_too_long_is_told(filled: Database, shared: DatabaseSettings) -> None:
-    hurried = Replica(Database(replace(shared, statement_seconds=0.3)), plain_context())
+    hurried = Replica(Database(replace(shared, statement_seconds=3.0)), plain_context())
     hurried.open()
     with filled.connect() as connection:
         connection.execute("SELECT * FROM catalogue FOR UPDATE")
@@ -305,7 +309,8 @@ def test_commands(
 def test_a_lost_connection_is_made_again_and_a_lost_database_told(
     filled: Database, replica: Replica, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.shared.session.LEFT_ALONE", 3.0)
+    clock = Clock()
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=clock))
     replica.open()
     with filled.connect() as connection:
         connection.execute(
@@ -322,7 +327,7 @@ def test_a_lost_connection_is_made_again_and_a_lost_database_told(
         with pytest.raises(DatabaseDown):
             replica.put(varied_tools(1, start=601))
     postgres.start()
-    time.sleep(3.0)
+    clock.now += sessions.LEFT_ALONE
     assert replica.put(varied_tools(1, start=601)).added == 1
     assert {"tool-600", "tool-601"} <= set(replica.newer().tools)
 
