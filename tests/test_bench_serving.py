@@ -17,7 +17,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SLOW = 0.3
@@ -107,6 +107,8 @@ def test_the_proxy_hands_on_and_notes_what_the_model_took(own: ModuleType, tmp_p
                 for _ in range(2):
                     assert client.post(f"{url}/v1/chat/completions", json=body).json() == body
                 ended = time.monotonic()
+            # What a request took is noted once its answer is on the way.
+            until(lambda: (tmp_path / "spans.jsonl").read_text().count("\n") == 2)
         finally:
             proxy.terminate()
             proxy.communicate(timeout=PATIENCE)
