@@ -144,7 +144,7 @@ def _copy(old: Path, new: Path) -> Path:
 def kill_everywhere(
     scenario: Scenario, place: Path, every: int = 1, randomly: int = RANDOM_KILLS, seed: int = 0
 ) -> None:
-    """Leaves `old`, `new`, and one folder a kill: `step-n` and `random-n`, with how each child ended in codes.json."""
+    """Leaves `old`, `new`, and a folder a kill: `step-n` and `random-n-m`, with how each child ended in codes.json."""
     place.mkdir()
     codes: dict[str, int] = {}
     scenario.prepare(place / "old")
@@ -164,8 +164,12 @@ def kill_everywhere(
             break
     chance = random.Random(seed)
     for number in range(randomly):
-        folder = _copy(place / "old", place / f"random-{number:03}")
-        codes[folder.name] = in_a_child(lambda folder=folder: scenario.operate(folder), chance.uniform(0, duration))
+        delay = chance.uniform(0, duration)
+        for attempt in range(6):  # whoever was quicker than the kill is killed earlier the next time
+            folder = _copy(place / "old", place / f"random-{number:03}-{attempt}")
+            codes[folder.name] = in_a_child(lambda folder=folder: scenario.operate(folder), delay / 4**attempt)
+            if codes[folder.name] == -signal.SIGKILL:
+                break
     (place / "codes.part").write_text(json.dumps(codes))
     os.replace(place / "codes.part", place / "codes.json")
 
