@@ -72,6 +72,20 @@ def index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help="what runs generative retrievers (transformers)",
     )
     _agent_command(commands)
+    detect = _masstool_commands(commands)
+    tree = commands.add_parser("tree", help="the codes of a toolweaver as a page: who shares a branch", epilog=EXITS)
+    tree.set_defaults(handler=later("tree_commands", "show_tree"))
+    tree.add_argument("index", type=Path, metavar="INDEX")
+    tree.add_argument("--retriever", default="toolweaver", metavar="NAME", help="whose codes (toolweaver)")
+    tree.add_argument("--output", type=Path, metavar="FILE", help="the page (INDEX-tree/report.html)")
+    for parser in (info, lint, search, detect, tree):
+        parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _masstool_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    """What looks at a MassTool alone; `detect` is given back."""
     detect = commands.add_parser("detect", help="how well an index tells which queries need a tool", epilog=EXITS)
     detect.set_defaults(handler=later("masstool_commands", "detect_labels"))
     detect.add_argument("index", type=Path, metavar="INDEX")
@@ -94,13 +108,7 @@ def index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     ablate.add_argument("--split", default="test", choices=("dev", "test"), help="what the figures are taken on")
     ablate.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON, too")
     ablate.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
-    tree = commands.add_parser("tree", help="the codes of a toolweaver as a page: who shares a branch", epilog=EXITS)
-    tree.set_defaults(handler=later("tree_commands", "show_tree"))
-    tree.add_argument("index", type=Path, metavar="INDEX")
-    tree.add_argument("--retriever", default="toolweaver", metavar="NAME", help="whose codes (toolweaver)")
-    tree.add_argument("--output", type=Path, metavar="FILE", help="the page (INDEX-tree/report.html)")
-    for parser in (info, lint, search, detect, tree):
-        parser.add_argument("--json", action="store_true", help="machine-readable output")
+    return detect
 
 
 def index_shared(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -125,5 +125,10 @@ def test_what_nobody_could_take_up_is_tried_again(place: Place) -> None:
     place.put_newer()
     failed = 'toolrewrite_reloads_total{result="failed",what="rewriter"}'
     until(lambda: failed in place.gateway.client.get("/metrics").text)
-    place.back(0)
+    assert place.served == place.old
+    back = place.back(0)
     until(lambda: place.served != place.old)
+    [adapter] = back.adapters
+    found = place.gateway.post("/v1/rewrite", utterance="hi again").json()["results"][0]
+    assert found["fallback"] is None
+    assert {body["model"] for body in back.asked} == {adapter}

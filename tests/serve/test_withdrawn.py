@@ -64,10 +64,14 @@ def test_the_tool_no_longer_listed_by_a_followed_server(serve: Serve) -> None:
     shop.tools["wash"] = EVIL["description"]
     shop.tools["dye"] = EVIL["description"]
     with over_http(shop) as url:
-        imports = {"hosts": ["127.0.0.1"], "private": True, "seconds": 3.0}
+        imports = {"hosts": ["127.0.0.1"], "private": True, "seconds": 30.0}
         server = serve(imports=imports, mcp=[{"name": "shop", "url": url, "every_seconds": 0.2}], **CONFIG)
         until(lambda: set(waiting(server)) == {"shop/wash", "shop/dye"})
         shop.tools["wash"] = "Washes socks."
         del shop.tools["dye"]
         until(lambda: waiting(server) == [])
         until(lambda: server.client.get("/v1/tools/shop/wash").status_code == 200)
+        assert server.client.get("/v1/tools/shop/wash").json()["description"] == "Washes socks."
+        answers = [server.post("/v1/admin/held/approve", ids=[tool]) for tool in ("shop/wash", "shop/dye")]
+        assert [answer.status_code for answer in answers] == [404, 404]
+        assert server.client.get("/v1/tools/shop/dye").status_code == 404
