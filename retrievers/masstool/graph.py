@@ -7,7 +7,7 @@ row of zeros stands. What is propagated is LightGCN's sum (He et al., 2020): no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -26,6 +26,8 @@ class Edges:
     """(queries,) which gold set each has"""
     count: int
     """Tools there are."""
+    sets: int
+    """Gold sets there are; a number, since a GPU would have to stop to tell it."""
 
     @property
     def real(self) -> Tensor:
@@ -34,7 +36,7 @@ class Edges:
 
     def to(self, device: str | torch.device) -> Edges:
         """The same elsewhere."""
-        return Edges(self.tools.to(device), self.scenes.to(device), self.count)
+        return replace(self, tools=self.tools.to(device), scenes=self.scenes.to(device))
 
 
 def make_edges(gold: Sequence[Sequence[int]], count: int) -> Edges:
@@ -45,7 +47,7 @@ def make_edges(gold: Sequence[Sequence[int]], count: int) -> Edges:
     tools[np.arange(width) < lengths[:, None]] = np.fromiter(chain.from_iterable(gold), np.int64, lengths.sum())
     known: dict[tuple[int, ...], int] = {}
     scenes = np.fromiter((known.setdefault(tuple(sorted(each)), len(known)) for each in gold), np.int64, len(gold))
-    return Edges(torch.from_numpy(tools), torch.from_numpy(scenes), count)
+    return Edges(torch.from_numpy(tools), torch.from_numpy(scenes), count, len(known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def scene_views(seen: View, queries: Tensor, tools: Tensor, rows: Tensor) -> tup
     padded = torch.cat([tools, tools.new_zeros(1, tools.shape[1])])
     weights = real.to(tools.dtype) / real.sum(1, keepdim=True).clamp(min=1)
     by_tools = functional.embedding_bag(members, padded, per_sample_weights=weights, mode="sum")
-    place = torch.full((int(seen.edges.scenes.max()) + 1,), -1, dtype=torch.long, device=scenes.device)
+    place = torch.full((seen.edges.sets,), -1, dtype=torch.long, device=scenes.device)
     place[scenes] = torch.arange(len(scenes), device=scenes.device)
     owner = place[seen.edges.scenes]
     asked = ((owner >= 0) & seen.kept_scenes).nonzero()[:, 0]

@@ -8,6 +8,8 @@ from torch.nn import functional
 
 LIST = 10
 """Tools in one of the authors' lists: gold and uniform negatives."""
+NEVER = -1e9
+"""A logit that takes no part in a softmax, and gives no NaN where none does."""
 
 
 def listwise(scores: Tensor, gold: Tensor, temperature: float) -> Tensor:
@@ -26,13 +28,15 @@ def short_lists(scores: Tensor, gold: Tensor, generator: torch.Generator) -> Ten
 
 
 def contrastive(left: Tensor, right: Tensor, temperature: float) -> Tensor:
-    """InfoNCE: a row of one view and the same row of the other belong together. Rows of zeros take no part."""
+    """InfoNCE: a row of one view and the same row of the other belong together. Rows of zeros take no part.
+
+    They are masked and not cut out: a GPU would have to stop for their number, and to sort for the gradient.
+    """
     there = (left.detach().square().sum(1) > 0) & (right.detach().square().sum(1) > 0)
-    if int(there.sum()) < 2:
-        return left.new_zeros(())
-    a, b = functional.normalize(left[there], dim=-1), functional.normalize(right[there], dim=-1)
-    places = torch.arange(len(a), device=a.device)
-    return functional.cross_entropy(a @ b.T / temperature, places)
+    logits = functional.normalize(left, dim=-1) @ functional.normalize(right, dim=-1).T / temperature
+    logits = logits.masked_fill(~there, NEVER)
+    found = functional.cross_entropy(logits, torch.arange(len(left), device=left.device), reduction="none")
+    return found.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
 
 
 def detection(logits: Tensor, needs: Tensor, faithful: bool) -> Tensor:

@@ -175,7 +175,7 @@ class Heads(nn.Module):
         if self.settings.faithful:
             return self._faithful(x, near, keys, seen, tools, anchors)
         text = functional.normalize(x + self.shares[3] * (x @ self.adapter), dim=-1) if self.settings.adapter else x
-        if self.training and self.settings.train and near.valid.any():
+        if self.training and self.settings.train:
             alone = torch.rand(len(x), 1, device=x.device) < self.settings.train.text_dropout
             text = text * ~(alone & near.valid.any(1, keepdim=True))
         searched = self.searched(x, near, keys, seen, tools)

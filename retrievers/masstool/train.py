@@ -46,7 +46,8 @@ class Learning:
         if not settings.faithful and bool(self.near.valid.any()):
             self.heads.start_at(float(self.near.cosines[:, : settings.neighbours][:, -1].float().quantile(USUAL)))
         self.judge: Judge = judge(lessons.dev_gold, device)
-        self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), lr=self.train.learning_rate)
+        fused = device.startswith("cuda")
+        self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), self.train.learning_rate, fused=fused)
         self.detects = settings.modules.detection and lessons.labels.both()
         self.sides = [lessons.labels.needs.cpu().nonzero()[:, 0], (~lessons.labels.needs.cpu()).nonzero()[:, 0]]
 
@@ -80,7 +81,7 @@ class Learning:
         asked: Asked = self.heads(lessons.train[anchors], near, lessons.train, seen, tools, anchors)
         columns = self.columns(anchors, generator)
         gold = multi_hot(self.edges, anchors, columns)
-        scores = asked.vectors @ tools.vectors[columns].T
+        scores = asked.vectors @ tools.vectors.index_select(0, columns).T
         if faithful:
             total = losses.short_lists(scores, gold, generator)
         else:

@@ -258,6 +258,24 @@ def test_the_losses_are_what_they_say() -> None:
     assert float(losses.contrastive(torch.zeros(5, 4), same, 0.1)) == 0.0
 
 
+def test_rows_of_zeros_take_no_part_in_contrast() -> None:
+    """As if they were cut out: the same loss, the same gradient, and none for themselves."""
+    chance = torch.Generator().manual_seed(3)
+    left, right = (torch.randn(7, 4, generator=chance) for _ in range(2))
+    left[2], right[5] = 0.0, 0.0
+    kept = [0, 1, 3, 4, 6]
+    whole, cut = left.clone().requires_grad_(), left[kept].clone().requires_grad_()
+    found = losses.contrastive(whole, right, 0.1)
+    logits = functional.normalize(cut, dim=-1) @ functional.normalize(right[kept], dim=-1).T / 0.1
+    wanted = functional.cross_entropy(logits, torch.arange(5))
+    found.backward()
+    wanted.backward()
+    assert whole.grad is not None and cut.grad is not None
+    assert torch.allclose(found, wanted)
+    assert torch.allclose(whole.grad[kept], cut.grad, atol=1e-6)
+    assert not whole.grad[[2, 5]].any()
+
+
 def test_dev_is_judged_as_evaluation_judges() -> None:
     found = torch.rand(30, TOOLS, generator=torch.Generator().manual_seed(1))
     gold = [list(each) for each in LESSONS.dev_gold[:30]]
