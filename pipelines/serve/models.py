@@ -54,7 +54,7 @@ class Models:
         self._left, self._again, self._turn = self._stamp, 0.0, asyncio.Lock()
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._clients: Clients | None = None
         self.servers: list[ServerEndpoint] = []
         self._local: LocalEndpoint | None = None
@@ -96,8 +96,8 @@ class Models:
 
     async def close(self) -> None:
         """Ends what was started."""
-        if self._leaving is not None:
-            self._leaving.cancel()
+        for leaving in self._leaving:
+            leaving.cancel()
         await self._stop_vllm()
         if self._local is not None:
             self._local.close()
@@ -154,7 +154,9 @@ class Models:
             await self._take_by_servers(parts)
         after = self.rewriting.loaded
         if before is not None and after is not None and before.model != after.model:
-            self._leaving = asyncio.create_task(self._unload(before.model))
+            leaving = asyncio.create_task(self._unload(before.model))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
 
     async def _take_by_servers(self, parts: Parts) -> None:
         """The first server that has it decides; the others follow at once, or when they are back."""
@@ -200,11 +202,10 @@ class Models:
         backend: Backend = rewriter.backend
         name = f"{SERVED}-{parts.facts.get('fingerprint', 'local')}"
         room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
-        before = self._local
         most = engine.batch_size if isinstance(engine, InProcess) else AT_ONCE
         self._local = LocalEndpoint(engine.kind, rewriter, name, self._breaker(), most)
-        # Those who wait for the old one are answered by it.
-        self.rewriting.endpoints = [self._local] if before is None else [self._local, before]
+        # Those who wait for an older one are answered by it.
+        self.rewriting.endpoints = [self._local, *self.rewriting.endpoints]
         self.rewriting.loaded = self._loaded(name, parts, room)
         self._metrics.endpoint_up.labels(engine.kind).set(1)
 
@@ -214,19 +215,20 @@ class Models:
         return Loaded(model, parts.template, room, self.settings.sampling, parts.phrasing, fusion, facts)
 
     async def _unload(self, model: str) -> None:
-        """Takes an old adapter out, once nobody waits for it any more."""
+        """Takes an old one out, once nobody waits for it any more; unless it has been taken up again by then."""
         for _ in range(int(GRACE * 10)):
             if not self.rewriting.in_use[model]:
                 break
             await asyncio.sleep(0.1)
-        for server in self.servers:
+        again = self.rewriting.loaded is not None and self.rewriting.loaded.model == model
+        for server in self.servers if not again else ():
             if server.backends.pop(model, None) is not None and server.url:
                 await server.unload(model)
-        for local in [
-            each for each in self.rewriting.endpoints if isinstance(each, LocalEndpoint) and each.serves(model)
-        ]:
-            self.rewriting.endpoints = [each for each in self.rewriting.endpoints if each is not local]
-            local.close()
+        here = [each for each in self.rewriting.endpoints if isinstance(each, LocalEndpoint)]
+        for local in here:
+            if local is not self._local and local.serves(model):
+                self.rewriting.endpoints = [each for each in self.rewriting.endpoints if each is not local]
+                local.close()
 
     def _breaker(self) -> Breaker:
         return Breaker(self.settings.failures)

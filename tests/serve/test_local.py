@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,10 @@ from doubles import ModelServer
 from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
+from pipelines.serve.metrics import Metrics
+from pipelines.serve.models import Models
+from pipelines.serve.rewriter_settings import InProcess, ServedRewriter
+from pipelines.serve.rewriting import Rewriting
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.types import Ask
 
@@ -60,6 +65,42 @@ def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, 
         results = [answer["results"][0] for answer in answers]
     assert all(result["fallback"] in (None, {"reason": "unparseable"}) for result in results)
     until(lambda: asked(server) == expected[1])
+
+
+def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path, tmp_path: Path) -> None:
+    folder, kept = tmp_path / "rewriter", [tmp_path / "version-1", tmp_path / "version-2"]
+    for seed, version in enumerate(kept):
+        save_rewriter(tiny_lm, version, seed)
+    shutil.copytree(kept[0], folder)
+
+    def put(version: Path) -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(version, folder)
+
+    async def course() -> None:
+        rewriting = Rewriting(4, 0, Metrics())
+        settings = ServedRewriter(str(folder), str(tiny_lm), sampling=Sampling(most_tokens=8), engine=InProcess())
+        models = Models(settings, rewriting, Metrics(), "cpu")
+        await models.start()
+        assert rewriting.loaded is not None
+        first = rewriting.loaded.model
+        rewriting.in_use[first] += 1
+        put(kept[1])
+        assert await models.refresh()
+        assert rewriting.loaded.model != first
+        put(kept[0])
+        assert await models.refresh()
+        assert rewriting.loaded.model == first
+        assert [each.serves(first) for each in rewriting.endpoints] == [True, False, True]
+        rewriting.in_use[first] -= 1
+        async with asyncio.timeout(60):
+            while len(rewriting.endpoints) > 1:
+                await asyncio.sleep(0.01)
+        await rewriting.rewrite(rewriting.loaded, Ask("book me a flight"), 60.0)
+        assert models.ready()
+        await models.close()
+
+    asyncio.run(course())
 
 
 def test_rules_answer_as_they_do_in_evaluation(serve: Serve) -> None:
