@@ -30,7 +30,7 @@ def train(
 ) -> Trained:
     """Trains in `work/checkpoints`; with `resume` it goes on where a stopped or killed run left off.
 
-    A `watch` is told how dev looks before the first step.
+    A `watch` is told how dev looks before the first step. A run that it ended is not trained on when it is resumed.
     """
     quiet(progress)
     tokenizer = padded(load_tokenizer(task.base))
@@ -62,7 +62,8 @@ def train(
     )
     if watch is not None:
         watch.start = trainer.begin(work)
-    run.go(trainer)
+        watch.reason = watch.over(run.state.get("log_history", ()))
+    run.go(trainer, over=watch is not None and bool(watch.reason))
     facts = {
         "examples": len(rows.prompts),
         "tokens": rows.tokens,
