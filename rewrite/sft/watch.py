@@ -138,4 +138,4 @@ def say(text: str) -> None:
 
 def _cell(text: str) -> str:
     short = text if len(text) <= 160 else text[:159] + "…"
-    return " ".join(short.split()).replace("|", "\\|")
+    return " ".join("".join(each if each.isprintable() else " " for each in short).split()).replace("|", "\\|")
