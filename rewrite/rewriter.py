@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rewrite.backends.base import Backend, Room
+from rewrite.errors import Unfit
 from rewrite.settings import Sampling
 from rewrite.template import Template
 from rewrite.types import Ask, Prompt, Rewrite
@@ -27,7 +28,12 @@ class Rewriter:
         self, asks: Sequence[Ask], sampling: Sampling | None = None, show_progress: bool = False
     ) -> list[list[Rewrite]]:
         """All answers to every ask, each read by the template."""
-        sampling = sampling or self.sampling
+        sampling, context = sampling or self.sampling, self.backend.context
+        if context is not None and sampling.most_tokens >= context:  # else every query would be one that is too long
+            raise Unfit(
+                f"answers of {sampling.most_tokens} tokens leave no room for a prompt in the model's {context}; "
+                "set a smaller most_tokens (answer_tokens where dev is judged)"
+            )
         fitted = fit(self.template, self.backend, asks, sampling.most_tokens)
         found = [[Rewrite((), "too-long", cut=cut)] * sampling.answers for _, cut in fitted]
         waiting = {place: (prompt, cut) for place, (prompt, cut) in enumerate(fitted) if prompt is not None}

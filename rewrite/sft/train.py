@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from datasets import Dataset
@@ -42,7 +43,8 @@ def train(
     folder = work / "checkpoints"
     arguments = _arguments(folder, settings, task.metric, len(rows.prompts), cuda)
     if first():
-        for line in estimate(task.base, settings, rows, arguments.device, bool(arguments.bf16), world()).told():
+        as_it_goes = replace(settings, packing=bool(arguments.packing))
+        for line in estimate(task.base, as_it_goes, rows, arguments.device, bool(arguments.bf16), world()).told():
             say(line)
         checkpoints.remove_torn(folder)
     arguments.distributed_state.wait_for_everyone()
