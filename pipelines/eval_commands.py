@@ -14,7 +14,7 @@ from pipelines.index import make_context
 from pipelines.report import render
 from pipelines.report.data import RewriterRow
 from pipelines.rewrite_figures import per_query
-from pipelines.runs import as_json, environment, write_files
+from pipelines.runs import as_json, check_output, environment, write_files
 from pipelines.trec import write_run
 from retrievers.text import clean
 
@@ -23,6 +23,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, EvalConfig)
     if config is None:
         return 0
+    check_output(Path(config.output))
     evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
     write_evaluation(evaluation)
     print(table(evaluation))

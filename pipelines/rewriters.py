@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines import config as configs
 from pipelines.models import find_model
 from pipelines.phrasing import NAMES
 from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
-from rewrite.folder import RewriterFolder, open_folder
+from rewrite.folder import CARD, RewriterFolder, open_folder
 from rewrite.rewriter import Rewriter
 from rewrite.settings import BackendSettings, RulesSettings, Sampling, ServerSettings, TransformersSettings
 from rewrite.template import Template, load_template
@@ -105,8 +106,10 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str
     model: Path | None = None
     if not served:
         model = folder.path if folder.adapter is None else _base_model(folder, settings.base)
-    fusion = RewriteFusion(**card.fusion) if card.fusion else None
+    fusion = configs.parse(RewriteFusion, card.fusion, f"the fusion in {folder.path / CARD}") if card.fusion else None
     phrasing = card.phrasing or PHRASING
+    if phrasing not in NAMES:
+        raise BadInput(f"{folder.path / CARD}: tools are shown as {', '.join(NAMES)}, not {phrasing!r}")
     return Parts(folder.template, phrasing, model, folder.adapter, card.data, facts, fusion, card.how)
 
 

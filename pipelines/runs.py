@@ -56,6 +56,16 @@ def _commit() -> str:
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "") if head.returncode == 0 else ""
 
 
+def check_output(folder: Path) -> None:
+    """Refuses a place where no run can be written, before anything takes long."""
+    whole = folder.absolute()
+    there = next(each for each in (whole, *whole.parents) if each.exists())
+    if not there.is_dir():
+        raise BadInput(f"{there} is a file; a run needs a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"{there} cannot be written to; name another output")
+
+
 def write_files(folder: Path, files: dict[str, str]) -> None:
     """Writes a run's files, each whole or not at all."""
     if folder.exists() and not folder.is_dir():

@@ -56,7 +56,8 @@ class TargetsConfig:
     order: Literal["id", "rank", "random"] = "rank"
     """Of an answer's lines: by tool id, as the raw query ranks the tools, or shuffled."""
     missing: Literal["imagine", "skip"] = "imagine"
-    """What to do with gold tools that are not among the candidates shown: write them all the same, or leave them."""
+    """What to do with gold tools that are not among the candidates shown: write them all the same, or leave them. A
+    query that is left without any is no example: what a training tells of dev is then of the other queries."""
     abstain: float = 0.0
     """The largest share of training examples that are made to answer `no rewrite`, of those that raw retrieval serves
     already. In own words there are more: queries that every reduction harms."""
@@ -132,6 +133,9 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
             "oracle_fused": {split: scores["oracle_fused"] for split, scores in told.items()},
             "examples": {split: len(each) for split, each in examples.items()},
             "left_out": queries.left_out,
+            "unshown": {
+                split: left for split in examples if (left := len(splits.get(split, ())) - len(examples[split]))
+            },
             "abstained": sum(not example.lines for example in examples["train"]),
         },
     )

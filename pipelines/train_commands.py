@@ -6,16 +6,17 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
 from pipelines.index import make_context
 from pipelines.rewriters import RewriterSettings, find_parts
-from pipelines.runs import as_json, write_files
+from pipelines.runs import as_json, check_output, write_files
 from pipelines.sft import SftConfig, run_sft
 from pipelines.targets import TargetsConfig, make_targets
-from pipelines.training_runs import is_finished
+from pipelines.training_runs import alone, is_finished
 from retrievers.encoder import check_device
 from retrievers.errors import BadInput
 from retrievers.index.files import disk_room
@@ -28,6 +29,7 @@ def targets(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, TargetsConfig)
     if config is None:
         return 0
+    check_output(Path(config.output))
     made = make_targets(config, make_context(arguments.device, sys.stderr.isatty()))
     files = {f"{split}.jsonl": write_examples(examples) for split, examples in made.splits.items()}
     files |= {FILE: made.template.dump(), "config.yaml": configs.dump(config), "targets.json": as_json(made.facts)}
@@ -40,6 +42,9 @@ def targets(arguments: argparse.Namespace) -> int:
     told = "each tool's best phrasing" if config.choose == "tool" else f"chosen for all: {facts['phrasing']}"
     if facts["phrasings"]:
         print(f"phrasings ({told}): " + ", ".join(f"{name} {value:.3f}" for name, value in facts["phrasings"].items()))
+    if facts["unshown"]:
+        left = ", ".join(f"{count} {split}" for split, count in facts["unshown"].items())
+        print(f"left out, since none of their tools is among the candidates: {left} queries (missing: skip)")
     for label in ("raw", "oracle", "oracle_fused"):
         for split, scores in facts[label].items():
             print(
@@ -76,7 +81,8 @@ def trained(arguments: argparse.Namespace, config: Any, run: Callable[..., Path]
     if not device.startswith(("cpu", "cuda")):
         raise BadInput(f"training runs on cpu or cuda, not on {device}")
     join(cpu=device.startswith("cpu"))
-    run(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
+    with alone(Path(config.output)) if first() else nullcontext():
+        run(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
     if not first():
         return None
     if before:

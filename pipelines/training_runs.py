@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.runs import as_json, environment, write_files
-from retrievers.errors import BadInput, OutOfDisk
+from pipelines.runs import as_json, check_output, environment, write_files
+from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.index.files import disk_room
 from rewrite.folder import CARD
 from rewrite.types import Rewrite
+
+LOCK = ".lock"
 
 
 def nobody(rewrites: Sequence[Rewrite]) -> dict[str, float]:
@@ -25,6 +28,28 @@ def nobody(rewrites: Sequence[Rewrite]) -> dict[str, float]:
 def is_finished(output: Path) -> bool:
     """True where the run in a folder has come to its end."""
     return (output / "rewriter" / CARD).exists()
+
+
+@contextmanager
+def alone(output: Path) -> Iterator[None]:
+    """Keeps a second process out of a run's folder: it would take a checkpoint that is being written for a torn one.
+
+    The lock is the process's own, so that no child of a killed one holds it on.
+    """
+    check_output(output)
+    output.mkdir(parents=True, exist_ok=True)
+    lock = output / LOCK
+    with lock.open("a") as handle:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise IndexBusy(f"another process is training in {output}; wait for it, or name another output") from error
+        try:
+            yield
+        finally:
+            if output.is_dir() and [each.name for each in output.iterdir()] == [LOCK]:  # it was refused before it began
+                lock.unlink()
+                output.rmdir()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def fingerprint(folder: Path) -> str:
     names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     names = [name for name in names if name.suffix not in _NOTES and not any(p.startswith(".") for p in name.parts)]
     if not any(name.suffix in _WEIGHTS for name in names):
-        raise ModelMissing(f"{folder} holds no model weights; give a sentence-transformers folder")
+        raise ModelMissing(f"{folder} holds no model weights; give the folder of a whole model")
     digest = hashlib.sha256()
     for name in names:
         digest.update(f"{name.as_posix()}\0".encode())

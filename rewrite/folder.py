@@ -70,14 +70,23 @@ def open_folder(path: Path) -> RewriterFolder:
         raise Unfit(f"{path} is not a finished rewriter: it has no {CARD}; train one with `rewrite-train sft`")
     if not (path / FILE).is_file():
         raise Unfit(f"the rewriter in {path} has no {FILE}; without the prompt it was trained with it is of no use")
-    try:
-        card = Card(**json.loads((path / CARD).read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise Unfit(f"{path / CARD} is not a rewriter's card ({error}); train it again") from error
+    card = _read_card(path / CARD)
     weights = "adapter_model.safetensors" if card.method == "lora" else "config.json"
     if not (path / weights).is_file():
         raise Unfit(f"the rewriter in {path} has no {weights}; it is damaged, train or copy it again")
     return RewriterFolder(path, card, load_template(path))
+
+
+def _read_card(path: Path) -> Card:
+    try:
+        card = Card(**json.loads(path.read_text(encoding="utf-8")))
+        if not isinstance(card.base, str) or not isinstance(card.fusion, dict):
+            raise TypeError("base is text, fusion holds keys")
+        if not isinstance(card.data, list) or not all(isinstance(each, dict) for each in card.data):
+            raise TypeError("data is a list of what holds keys")
+    except (ValueError, TypeError) as error:
+        raise Unfit(f"{path} is not a rewriter's card ({error}); train it again") from error
+    return card
 
 
 def save_folder(path: Path, model: Any, tokenizer: Any, card: Card, template: Template) -> None:
@@ -91,6 +100,8 @@ def save_folder(path: Path, model: Any, tokenizer: Any, card: Card, template: Te
             (part / FILE).write_text(template.dump(), encoding="utf-8")
             (part / "README.md").write_text(readme(card, template), encoding="utf-8")
             (part / CARD).write_text(json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            for each in part.iterdir():  # a library may have kept its own for this user alone
+                each.chmod((part / FILE).stat().st_mode)
         shutil.rmtree(path, ignore_errors=True)
         part.rename(path)
     finally:

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
 
-from rewrite.backends.model_folder import adapter_config, load_tokenizer, loading, misfit
+from rewrite.backends.model_folder import adapter_config, load_model, load_tokenizer, misfit
 from rewrite.errors import Unfit
 from rewrite.folder import open_folder, save_folder
 
@@ -24,11 +23,10 @@ def merge(rewriter: Path, base: Path, output: Path) -> Path:
         raise Unfit(f"{output} exists already; name another folder")
     tokenizer = load_tokenizer(base)
     adapter_config(folder.adapter, base)
-    with loading(base):
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True)
+    model = load_model(base, torch.float32)
     try:
         joined = PeftModel.from_pretrained(model, str(folder.adapter)).merge_and_unload()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise misfit(folder.adapter, base) from error
     output.parent.mkdir(parents=True, exist_ok=True)
     save_folder(output, joined, tokenizer, replace(folder.card, method="full"), folder.template)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rewrite.backends.base import Backend, Room
+from rewrite.errors import Unfit
 from rewrite.settings import Sampling
 from rewrite.template import Template
 from rewrite.types import Ask, Prompt, Rewrite
@@ -27,16 +28,29 @@ class Rewriter:
         self, asks: Sequence[Ask], sampling: Sampling | None = None, show_progress: bool = False
     ) -> list[list[Rewrite]]:
         """All answers to every ask, each read by the template."""
-        sampling = sampling or self.sampling
+        sampling, context = sampling or self.sampling, self.backend.context
+        if context is not None and sampling.most_tokens >= context:  # else every query would be one that is too long
+            raise Unfit(
+                f"answers of {sampling.most_tokens} tokens leave no room for a prompt in the model's {context}; "
+                "set a smaller most_tokens (answer_tokens where dev is judged)"
+            )
         fitted = fit(self.template, self.backend, asks, sampling.most_tokens)
-        asked = [place for place, (prompt, _) in enumerate(fitted) if prompt is not None]
-        prompts = [prompt for prompt, _ in fitted if prompt is not None]
-        answers = self.backend.generate(prompts, sampling, show_progress) if prompts else []
         found = [[Rewrite((), "too-long", cut=cut)] * sampling.answers for _, cut in fitted]
-        for place, written in zip(asked, answers, strict=True):
-            cut = fitted[place][1]
-            if written:  # else the backend found the prompt too long after all
-                found[place] = [replace(self.template.parse(answer), cut=cut) for answer in written]
+        waiting = {place: (prompt, cut) for place, (prompt, cut) in enumerate(fitted) if prompt is not None}
+        while waiting:
+            answers = self.backend.generate([prompt for prompt, _ in waiting.values()], sampling, show_progress)
+            again = {}
+            for (place, (_, cut)), written in zip(waiting.items(), answers, strict=True):
+                if written:
+                    found[place] = [replace(self.template.parse(answer), cut=cut) for answer in written]
+                elif shown := min(self.template.candidates, len(asks[place].candidates)) - cut:
+                    # A backend that cannot count found it too long: with half of the candidates it may fit.
+                    kept = asks[place].candidates[: shown // 2]
+                    again[place] = (
+                        self.template.render(replace(asks[place], candidates=kept)),
+                        cut + shown - len(kept),
+                    )
+            waiting = again
         return found
 
 

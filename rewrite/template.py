@@ -34,6 +34,8 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _BREAK = re.compile(r"[\r\n\u2028\u2029]+")
 # What ends or opens a turn in the chat formats about: in a user's text it must not.
 _TURNS = re.compile(r"<(?=\|)|<(?=/?(?:s|start_of_turn|end_of_turn|eos|bos)>)|\[(?=/?(?:INST|SYS)\])")
+# What a model that reasons puts before its answer. Some open it in the prompt, and a cap may end it in its midst.
+_THOUGHTS = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)
 _BULLET = r"(?:[-*•]|\d{1,2}[.)])"
 _PROOFS = (("find flights",), ("weather forecast by city", "convert a currency"), ())
 
@@ -61,8 +63,8 @@ class Template:
                 f"the template {self.name} shows {self.candidates} candidates: `user` must hold {{candidates}} exactly "
                 "when there are some, and `candidate` must hold {text} once"
             )
-        if min(self.most_lines, self.most_characters) < 1 or self.candidates < 0 or not self.none.strip():
-            raise Unfit(f"the template {self.name}: most_lines and most_characters are at least 1, `none` is not empty")
+        if min(self.most_lines, self.most_characters) < 1 or self.candidates < 0 or not _word(self.none):
+            raise Unfit(f"the template {self.name}: most_lines and most_characters are at least 1, `none` is a word")
         for lines in _PROOFS:
             meant = tuple(line[: self.most_characters].strip() for line in lines[: self.most_lines])
             read = self.parse(Answer(self.write(meant), 0))
@@ -92,12 +94,13 @@ class Template:
         start = _BULLET if before.strip() == "-" else re.escape(before.strip())
         pattern = re.compile(rf"{start}\s*(.+?)\s*{re.escape(after.strip())}$")
         found: dict[str, None] = {}
-        for row in _BREAK.split(uncut(answer.text, answer.finished)):
-            bare = row.strip()
-            if bare.strip(" .-*").casefold() == self.none.strip(" .-*").casefold() and not found:
-                return Rewrite((), "none", answer.text, answer.tokens, answer.finished)
-            match = pattern.match(bare)
-            if match and (line := self.clean(match[1])):
+        for row in _BREAK.split(uncut(_THOUGHTS.sub("", answer.text), answer.finished)):
+            match = pattern.match(row.strip())
+            line = self.clean(match[1]) if match else ""
+            if _word(self.none) in (_word(row), _word(line)):
+                if not found:
+                    return Rewrite((), "none", answer.text, answer.tokens, answer.finished)
+            elif line:  # `NONE` behind other lines asks for nothing
                 found.setdefault(line)
         lines = tuple(found)[: self.most_lines]
         status: Status = "rewritten" if lines else "unparseable"
@@ -115,6 +118,10 @@ class Template:
         return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
 
 
+def _word(text: str) -> str:
+    return text.strip(" .-*\"'`").casefold()
+
+
 def uncut(text: str, finished: bool) -> str:
     """An answer without the line in whose midst a cap ended it, unless that is the only one."""
     bare = text.strip()
@@ -128,8 +135,13 @@ def _plain(text: str) -> str:
 
 
 def load_template(reference: str | Path) -> Template:
-    """A template by the name of a bundled one, by its file, or by the rewriter folder that holds it."""
-    path = HERE / f"{reference}.yaml" if re.fullmatch(r"[a-z][a-z0-9-]*", str(reference)) else Path(reference)
+    """A template by the name of a bundled one, by its file, or by the rewriter folder that holds it.
+
+    A bundled one is named by a text: a path is a path, even to a folder called `needs`.
+    """
+    bundled = HERE / f"{reference}.yaml"
+    named = isinstance(reference, str) and re.fullmatch(r"[a-z][a-z0-9-]*", reference) and bundled.is_file()
+    path = bundled if named else Path(reference)
     if path.is_dir():
         path = path / FILE
     if not path.is_file():

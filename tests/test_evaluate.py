@@ -179,6 +179,17 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert state(place) == before
 
 
+@pytest.mark.parametrize("output", ["taken", "taken/run"])
+def test_a_run_that_could_not_be_written_is_refused_before_anything_is_asked(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    capsys.readouterr()
+    # The index is not there either: who says that first has begun to work.
+    assert cli.evaluate([str(config(place, output=str(tmp_path / output), index="nowhere"))]) == 2
+    assert "taken is a file; a run needs a folder" in capsys.readouterr().err
+
+
 def test_an_encoder_that_has_seen_the_tools_is_not_tested_as_if_it_had_not(
     place: Path, sample_tools: list[Tool], tmp_path: Path
 ) -> None:

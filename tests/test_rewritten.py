@@ -22,7 +22,7 @@ from pipelines.rewrite_figures import figures
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.search import ToolSearch
 from retrievers.encoder import fingerprint
-from retrievers.errors import ModelMismatch, ModelMissing
+from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.index import Index, build
 from retrievers.kinds import Context
 from retrievers.settings import BM25Settings, RewriteFusion
@@ -251,6 +251,26 @@ def test_a_trained_rewriter_answers_with_its_own_template(tiny_lm: Path, tmp_pat
     assert rewriter.rewrite([Ask("hello")])[0].status in {"rewritten", "unparseable"}
     with pytest.raises(ModelMissing, match="say with `base` where that model lies"):
         make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("fusion", {"method": "weighted", "later": 1}, "unknown key later"),
+        ("fusion", {"method": "by hand"}, "method cannot be 'by hand'"),
+        ("fusion", [0.5], "not a rewriter's card"),
+        ("phrasing", "poetry", "tools are shown as path"),
+        ("data", ["few"], "not a rewriter's card"),
+        ("base", None, "not a rewriter's card"),
+    ],
+)
+def test_a_card_that_cannot_be_meant_is_refused(tiny_lm: Path, tmp_path: Path, key: str, value: Any, said: str) -> None:
+    folder = rewriter_folder(tmp_path / "rewriter", Card(str(tiny_lm), fingerprint(tiny_lm), "lora"))
+    card = json.loads((folder / CARD).read_text())
+    (folder / CARD).write_text(json.dumps(card | {key: value}))
+    with pytest.raises((BadInput, Unfit), match=said) as caught:
+        make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
+    assert str(folder / CARD) in str(caught.value)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_lm: Path, tmp_path: Path) -> None:

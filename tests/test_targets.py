@@ -153,7 +153,10 @@ def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context:
     with pytest.raises(BadInput, match="choose: set"):
         make_targets(replace(config, template="candidates"), context)
     shown = make_targets(replace(config, template="candidates", choose="set", missing="skip"), context)
-    tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
+    data = load_dataset(SAMPLE)
+    tools = {tool.id: tool for tool in data.tools}
+    assert shown.facts["unshown"]["train"] == len(data.gold["train"]) - len(shown.splits["train"]) > 0
+    assert shown.facts["unshown"]["dev"] == 80 - len(shown.splits["dev"]) > 0  # what dev then says is of the others
     for example in shown.splits["dev"][:10]:
         (raw,) = search.ask([example.utterance], 10)
         style = shown.facts["phrasing"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from transformers import AutoTokenizer
 
 from pipelines import cli
 from pipelines.lessons import SftSource, choose_dev, read_sources, spread
+from pipelines.training_runs import alone
 from rewrite.folder import open_folder
 from rewrite.settings import Sampling, TransformersSettings
 
@@ -75,6 +78,34 @@ def test_a_used_folder_is_not_used_again(config: str, capsys: pytest.CaptureFixt
     elsewhere = _changed(config, tmp_path / "elsewhere.yaml", training__report_to=[])
     assert cli.train(["sft", elsewhere, "--device", "cpu", "--resume"]) == 0
     assert "was finished before; nothing was done" in capsys.readouterr().out
+
+
+def test_a_second_process_is_kept_out_of_a_run(config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    torn = output / "checkpoints" / "checkpoint-4"  # as one looks that is being written
+    torn.mkdir(parents=True)
+    code = (
+        "import sys, pathlib; from pipelines.training_runs import alone\n"
+        "with alone(pathlib.Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(output)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "in\n"
+        capsys.readouterr()
+        asked = _changed(config, tmp_path / "same.yaml", output=str(output))
+        assert cli.train(["sft", asked, "--device", "cpu", "--resume"]) == 1
+        assert "another process is training in" in capsys.readouterr().err
+        assert torn.is_dir()
+        other.kill()
+    with alone(output):  # whose holder was killed
+        pass
+
+
+def test_whoever_may_read_a_rewriters_card_may_read_its_weights(config: str) -> None:
+    modes = {path.stat().st_mode for path in (Path(config).with_suffix("") / "rewriter").iterdir()}
+    assert len(modes) == 1
 
 
 def test_a_run_whose_targets_changed_is_not_resumed(

@@ -10,7 +10,7 @@ from typing import Any
 from peft import get_peft_model
 from transformers import Trainer
 
-from rewrite.align.collapse import CollapseWatch, last_collapse
+from rewrite.align.collapse import CollapseWatch
 from rewrite.align.query import Query, Reward
 from rewrite.align.settings import AlignTraining, Limits
 from rewrite.sft.judged import Judged, Task
@@ -68,8 +68,7 @@ class Aligned(Judged):
 def align(goal: Goal, leg: Leg, run: Run, trainer: Aligned, watch: CollapseWatch, facts: dict[str, Any]) -> Trained:
     """Trains to the end, to patience's end or to collapse; the start is kept where no checkpoint beats it."""
     watch.start = trainer.begin(leg.work)
-    history = run.state.get("log_history", ())
-    over = last_collapse(goal.limits, history, watch.start) if history else ""
+    over = watch.over(run.state.get("log_history", ()))
     run.go(trainer, over=bool(over))
     tokenizer = trainer.processing_class
     done = run.trained(trainer, tokenizer, facts)

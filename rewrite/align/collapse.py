@@ -37,6 +37,10 @@ class CollapseWatch(Watch):
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
 
+    def over(self, history: Sequence[Mapping[str, Any]]) -> str:
+        """Why a run that is looked at again had been stopped."""
+        return last_collapse(self._limits, history, self.start) if history else ""
+
     def look(self, row: Mapping[str, Any], control: Any) -> None:
         """One line of figures."""
         why = collapsed(self._limits, row, self.start)

@@ -55,7 +55,7 @@ class HttpClient:
         for attempt in range(self._retries + 1):
             asked = 0.0
             try:
-                response = self._client.request(method, url, json=body)
+                response = self._whole(method, url, body)
                 if not again or (response.status_code not in (408, 429) and response.status_code < 500):
                     return response
                 reason, asked = self.message(response), _retry_after(response)
@@ -67,6 +67,19 @@ class HttpClient:
             if asked > LONGEST_WAIT or attempt == self._retries or stop.wait(wait):
                 break
         raise BackendDown(f"the server {self.url} does not answer ({reason}); is it up, and is its url right?")
+
+    def _whole(self, method: str, url: str, body: Any) -> httpx.Response:
+        """A response that came within the timeout: the library's own is for each piece of one, and some servers send
+        empty lines for as long as they compute."""
+        deadline, pieces = time.monotonic() + self._timeout, list[bytes]()
+        with self._client.stream(method, url, json=body) as response:
+            for piece in response.iter_raw():
+                pieces.append(piece)
+                if time.monotonic() > deadline:
+                    raise httpx.ReadTimeout("", request=response.request)
+        return httpx.Response(
+            response.status_code, headers=response.headers, content=b"".join(pieces), request=response.request
+        )
 
     def message(self, response: httpx.Response) -> str:
         """The server's own words, less the key should it repeat it."""

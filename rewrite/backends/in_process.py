@@ -15,15 +15,15 @@ from typing import Any, Self
 import torch
 from safetensors import SafetensorError
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from rewrite.backends.model_folder import (
     adapter_config,
     encode,
     in_short,
+    load_model,
     load_tokenizer,
-    loading,
     misfit,
     must_chat,
     must_fit,
@@ -195,8 +195,7 @@ def _dtype(wanted: str, device: torch.device) -> torch.dtype:
 
 def _load(folder: Path, dtype: torch.dtype) -> Any:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    with loading(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return load_model(folder, dtype)
 
 
 def _adapted(model: Any, adapter: Path, base: Path) -> Any:
@@ -209,7 +208,7 @@ def _adapted(model: Any, adapter: Path, base: Path) -> Any:
     adapter_config(adapter, base)
     try:
         joined: Any = PeftModel.from_pretrained(model, str(adapter))
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise misfit(adapter, base) from error
     # Merged it is faster; with half the digits the merge would round small changes away.
     return joined.merge_and_unload() if model.dtype == torch.float32 else joined

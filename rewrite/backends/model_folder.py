@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rewrite.errors import Unfit
 from rewrite.types import Prompt
@@ -23,7 +23,7 @@ def load_tokenizer(folder: Path) -> Any:
         raise Unfit(f"{folder} is not a model folder: it holds no config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of a damaged file the library makes whatever it trips over first
         raise Unfit(f"{folder} holds no tokenizer that transformers can load: {in_short(error)}") from error
     must_chat(tokenizer)
     return tokenizer
@@ -34,8 +34,18 @@ def loading(folder: Path) -> Iterator[None]:
     """Turns whatever transformers makes of a folder that holds no language model into one sentence."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except Exception as error:
         raise Unfit(f"{folder} holds no language model that transformers can load: {in_short(error)}") from error
+
+
+def load_model(folder: Path, dtype: Any, **how: Any) -> Any:
+    """The language model of a folder. One that lacks weights is refused: the library would draw them at random."""
+    auto: Any = AutoModelForCausalLM
+    with loading(folder):
+        model, told = auto.from_pretrained(folder, dtype=dtype, local_files_only=True, output_loading_info=True, **how)
+    if missing := sorted(told["missing_keys"]):
+        raise Unfit(f"the model in {folder} lacks {len(missing)} of its weights, {missing[0]} for one; copy it again")
+    return model
 
 
 def must_chat(tokenizer: Any) -> None:
@@ -79,9 +89,12 @@ def adapter_config(adapter: Path, model: Path) -> dict[str, Any]:
         facts = json.loads((model / "config.json").read_text(encoding="utf-8"))
         with safe_open(adapter / "adapter_model.safetensors", framework="numpy") as weights:
             numbers = {int(found[1]) for name in weights.keys() if (found := re.search(r"\.(\d+)\.", name))}  # noqa: SIM118
+        kind, rank = config["peft_type"], config["r"]
         chosen = config.get("layers_to_transform") is not None or isinstance(config["target_modules"], str)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise Unfit(f"{adapter} is not a LoRA adapter: {in_short(error)}") from error
+    if kind != "LORA" or type(rank) is not int:
+        raise Unfit(f"{adapter} is not a LoRA adapter: its peft_type is {kind!r}, its rank {rank!r}")
     layers = facts.get("text_config", facts).get("num_hidden_layers")
     if layers and (max(numbers, default=0) >= layers or (len(numbers) < layers and not chosen)):
         raise misfit(adapter, model)

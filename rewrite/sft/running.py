@@ -12,13 +12,13 @@ import torch
 from datasets.utils import logging as datasets_logging
 from peft import LoraConfig, PeftModel
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, EarlyStoppingCallback, PrinterCallback, ProgressCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_callback import TrainerCallback, TrainerState
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from rewrite.backends.model_folder import adapter_config, loading, misfit
+from rewrite.backends.model_folder import adapter_config, load_model, misfit
 from rewrite.errors import Interrupted, Unfit
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
@@ -175,8 +175,7 @@ def load_base(base: Path, attention: str = "auto", packed: bool = False) -> Any:
     if attention == "auto" and packed and is_flash_attn_2_available():
         attention = "flash_attention_2"
     how = {} if attention == "auto" else {"attn_implementation": attention}
-    with loading(base):
-        return AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True, **how)
+    return load_model(base, torch.float32, **how)
 
 
 def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packed: bool = False) -> Any:
@@ -187,7 +186,7 @@ def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packe
     adapter_config(adapter, base)
     try:
         return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise misfit(adapter, base) from error
 
 

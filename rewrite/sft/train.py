@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from datasets import Dataset
@@ -30,7 +31,7 @@ def train(
 ) -> Trained:
     """Trains in `work/checkpoints`; with `resume` it goes on where a stopped or killed run left off.
 
-    A `watch` is told how dev looks before the first step.
+    A `watch` is told how dev looks before the first step. A run that it ended is not trained on when it is resumed.
     """
     quiet(progress)
     tokenizer = padded(load_tokenizer(task.base))
@@ -42,7 +43,8 @@ def train(
     folder = work / "checkpoints"
     arguments = _arguments(folder, settings, task.metric, len(rows.prompts), cuda)
     if first():
-        for line in estimate(task.base, settings, rows, arguments.device, bool(arguments.bf16), world()).told():
+        as_it_goes = replace(settings, packing=bool(arguments.packing))
+        for line in estimate(task.base, as_it_goes, rows, arguments.device, bool(arguments.bf16), world()).told():
             say(line)
         checkpoints.remove_torn(folder)
     arguments.distributed_state.wait_for_everyone()
@@ -62,7 +64,8 @@ def train(
     )
     if watch is not None:
         watch.start = trainer.begin(work)
-    run.go(trainer)
+        watch.reason = watch.over(run.state.get("log_history", ()))
+    run.go(trainer, over=watch is not None and bool(watch.reason))
     facts = {
         "examples": len(rows.prompts),
         "tokens": rows.tokens,

@@ -81,6 +81,10 @@ class Watch(TrainerCallback):
     reason: str = ""
     """Why the model is beyond hope."""
 
+    def over(self, history: Sequence[Mapping[str, Any]]) -> str:
+        """Why the run that left these figures was ended by this listener; empty where it was not."""
+        return ""
+
 
 class Stopper(TrainerCallback):
     """Ctrl-C or a polite kill ends the run after the step under way, with a checkpoint; the second one ends it now."""
@@ -134,4 +138,4 @@ def say(text: str) -> None:
 
 def _cell(text: str) -> str:
     short = text if len(text) <= 160 else text[:159] + "…"
-    return " ".join(short.split()).replace("|", "\\|")
+    return " ".join("".join(each if each.isprintable() else " " for each in short).split()).replace("|", "\\|")

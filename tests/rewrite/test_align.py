@@ -321,6 +321,22 @@ def test_a_collapse_stops_the_run_and_stays_over(
     assert again.facts["done"] == trained.facts["done"]
 
 
+def test_best_of_n_that_collapsed_stays_over(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))
+    strict = replace(TEMPLATE, line="@@ {query}")  # nothing that it writes can be read
+    goal = replace(goal, task=replace(goal.task, template=strict))
+    leg = _leg(tmp_path, epochs=3)
+    trained = train_best_of_n(goal, leg, EXAMPLES)
+    capsys.readouterr()
+    again = train_best_of_n(goal, replace(leg, resume=True), EXAMPLES)  # as after a kill before the rewriter is written
+    assert again.facts["done"] == trained.facts["done"] < again.facts["steps"]
+    assert again.facts["collapse"] == trained.facts["collapse"] != ""
+    assert (again.step, again.facts["kept"]) == (0, "start")
+    assert "stopped: only 0%" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("algo", ["dpo", "ppo", "best-of-n"])
 def test_a_policy_that_has_collapsed_is_never_the_best(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
     goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))

@@ -235,6 +235,36 @@ def test_what_is_missing_is_named(tiny_lm: Path, tmp_path: Path, damage: str) ->
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", {"num_hidden_layers": 3}, r"lacks 9 of its weights, model\.layers\.2"),
+        ("config.json", {"num_attention_heads": 5}, "is not a multiple"),
+        ("config.json", [], "must be a mapping"),
+        ("tokenizer.json", {"added_tokens": None}, "no tokenizer"),
+    ],
+    ids=["weights made up", "heads", "no keys", "tokenizer"],
+)
+def test_a_damaged_model_is_refused_in_a_sentence(
+    tiny_lm: Path, tmp_path: Path, name: str, content: Any, said: str
+) -> None:
+    model = shutil.copytree(tiny_lm, tmp_path / "model")
+    known = json.loads((model / name).read_text())
+    (model / name).write_text(json.dumps(known | content if isinstance(content, dict) else content))
+    with pytest.raises(Unfit, match=said) as caught:
+        alone(model, PROMPTS)
+    assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [[], {"peft_type": "IA3"}, {"r": "four"}, {"target_modules": 5}], ids=str)
+def test_a_damaged_adapter_is_refused_in_a_sentence(tiny_lm: Path, adapter: Path, tmp_path: Path, content: Any) -> None:
+    broken = shutil.copytree(adapter, tmp_path / "adapter")
+    facts = json.loads((broken / "adapter_config.json").read_text())
+    (broken / "adapter_config.json").write_text(json.dumps(facts | content if content else content))
+    with pytest.raises(Unfit, match=str(broken)):
+        alone(tiny_lm, PROMPTS, adapter=broken)
+
+
 def test_a_device_that_is_not_there_is_refused(tiny_lm: Path) -> None:
     with pytest.raises(Unfit, match="no device cuda:99"):
         TransformersBackend(TransformersSettings(), tiny_lm, device="cuda:99")

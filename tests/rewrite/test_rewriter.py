@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rewrite.backends.in_process import TransformersBackend
+from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter, fit
 from rewrite.settings import Sampling, TransformersSettings
 from rewrite.template import load_template
@@ -81,6 +82,12 @@ def test_where_all_are_too_long_nothing_is_asked(rewriter: Rewriter, backend: Li
     assert [[rewrite.status for rewrite in rewrites] for rewrites in samples] == [["too-long"] * 3]
     assert backend.heard == []
     assert rewriter.rewrite([]) == []
+
+
+def test_answers_that_leave_no_room_for_any_prompt_are_refused(rewriter: Rewriter) -> None:
+    """Else all queries would be too long, and their raw rankings would pass for what the rewriter reaches."""
+    with pytest.raises(Unfit, match=r"answers of 512 tokens leave no room for a prompt in the model's 512"):
+        replace(rewriter, sampling=Sampling(most_tokens=512)).rewrite([Ask("hi")])
 
 
 def test_the_order_is_kept(rewriter: Rewriter) -> None:

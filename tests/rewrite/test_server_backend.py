@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,6 +58,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[tuple[str, dict[str, Any], dict[str, str]]] = []
         self.routes: dict[str, Callable[[dict[str, Any]], Reply]] = {"/v1/chat/completions": echo}
+        self.raw: Callable[[Handler], None] | None = None
         self.busy = self.busiest = 0
         self.lock = threading.Lock()
 
@@ -82,6 +85,11 @@ class Handler(BaseHTTPRequestHandler):
             self.server.seen.append((self.path, body, dict(self.headers)))
             self.server.busy += 1
             self.server.busiest = max(self.server.busiest, self.server.busy)
+        if self.server.raw is not None:
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                self.server.raw(self)
+            return
         route = self.server.routes.get(self.path)
         status, facts, headers = route(body) if route else error(404, "Not Found")
         with self.server.lock:
@@ -269,6 +277,26 @@ def test_a_server_that_is_too_slow_is_down(server: Server) -> None:
     enough.set()
 
 
+def test_a_server_that_sends_empty_lines_for_ever_is_down(server: Server) -> None:
+    """As some do while they compute: every piece comes in time, the answer never."""
+
+    ended = threading.Event()
+
+    def trickling(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for _ in range(500):
+            handler.wfile.write(b"1\r\n\n\r\n")
+            if ended.wait(0.02):
+                break
+
+    server.raw = trickling
+    with pytest.raises(BackendDown, match=r"no answer within 0\.3 seconds"):
+        backend(server, timeout=0.3, retries=0).generate(asked("hi"), GREEDY)
+    ended.set()
+
+
 def test_nobody_there_is_down(server: Server) -> None:
     with Server() as gone:
         url = gone.url
@@ -312,6 +340,20 @@ def test_a_prompt_that_is_too_long_does_not_end_the_batch(server: Server, status
     assert [[rewrite.status for rewrite in found] for found in rewrites] == [["rewritten"] * 2, ["too-long"] * 2]
     assert rewrites[0][0].lines == ("hi",)
     assert rewriter.rewrite([Ask("a long story")])[0].status == "too-long"
+
+
+def test_candidates_are_cut_where_only_the_server_knows_how_long_is_too_long(server: Server) -> None:
+    def small(body: dict[str, Any]) -> Reply:
+        shown = body["messages"][-1]["content"].count("tool")
+        return error(400, TOO_LONG) if shown > 3 or "epic" in body["messages"][-1]["content"] else echo(body)
+
+    server.routes["/v1/chat/completions"] = small
+    template = replace(load_template("candidates"), user="{utterance}\n{candidates}")
+    tools = tuple(f"tool {number}" for number in range(8))
+    rewriter = Rewriter(template, backend(server), GREEDY)
+    found = rewriter.rewrite([Ask("hello", tools), Ask("hello", tools[:2]), Ask("an epic", tools), Ask("hi")])
+    assert [(each.status, each.cut) for each in found[:2]] == [("rewritten", 6), ("rewritten", 0)]
+    assert [each.status for each in found[2:]] == ["too-long", "rewritten"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from rewrite.sft.reporting import KNOWN, check_reporters
 from rewrite.sft.rows import make_rows
 from rewrite.sft.watch import Rhythm, Stopper
 from rewrite.template import Template
+from rewrite.types import Rewrite
 
 SHOWING = Template("showing", 1, "", "{candidates}\n{utterance}", candidates=3)
 
@@ -154,6 +155,14 @@ def test_a_tracker_that_is_not_there_is_named_before_anything_starts() -> None:
     if absent:
         with pytest.raises(Unfit, match=f"{absent[0]} is not installed; run `pip install {absent[0]}`"):
             check_reporters(absent)
+
+
+def test_no_terminal_obeys_what_is_shown_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = _example("red \x1b[31m | and a bell \x07 in München")
+    watch.Recorder(Journal(tmp_path, 0)).samples(4, {"score": 0.5}, [example], [Rewrite(("find hotels",))])
+    told = capsys.readouterr().err
+    assert "| red [31m \\| and a bell in München | find hotels | find a hotel |" in told
+    assert "\x1b" not in told + (tmp_path / "samples.md").read_text()
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])

@@ -23,14 +23,15 @@ SHAPES = (NEEDS, replace(NEEDS, line="{query}"), replace(NEEDS, line="query: {qu
 
 
 def said_none(template: Template, line: str) -> bool:
-    return line.strip(" .-*").casefold() == template.none.casefold()
+    return line.strip(" .-*\"'`").casefold() == template.none.casefold()
 
 
 @pytest.mark.parametrize("template", SHAPES, ids=lambda shape: shape.line)
 @given(lines=st.lists(ANY_TEXT, max_size=9))
 def test_what_is_written_is_read(template: Template, lines: list[str]) -> None:
     kept = [cleaned for line in lines[: template.most_lines] if (cleaned := template.clean(line))]
-    assume(not kept or not said_none(template, kept[0]))
+    assume(not any(said_none(template, line) for line in kept))
+    assume(not any("think>" in line for line in kept))
     read = template.parse(Answer(template.write(lines), 7))
     assert read.tokens == 7
     if kept:
@@ -66,7 +67,9 @@ def test_caps_drop_what_is_over_them() -> None:
     assert read.lines == tuple(row[: NEEDS.most_characters] for row in rows[: NEEDS.most_lines])
 
 
-@pytest.mark.parametrize("text", ["NONE", "none.", " - NONE", "**NONE**", "NONE\n- but then it goes on"])
+@pytest.mark.parametrize(
+    "text", ["NONE", "none.", " - NONE", "1. NONE", '"NONE"', "**NONE**", "NONE\n- but then it goes on"]
+)
 def test_none_is_an_answer(text: str) -> None:
     read = NEEDS.parse(Answer(text, 1))
     assert (read.status, read.lines, read.answer) == ("none", (), text)
@@ -80,6 +83,23 @@ def test_an_answer_without_a_line_is_visible(text: str) -> None:
 def test_bullets_of_every_kind_are_read() -> None:
     answer = Answer("Sure:\n- find flights\n* book a hotel\n• rent a car\n1. send a message\n2) find flights", 9)
     assert NEEDS.parse(answer).lines == ("find flights", "book a hotel", "rent a car", "send a message")
+
+
+def test_none_behind_other_lines_is_not_searched() -> None:
+    assert NEEDS.parse(Answer("- find flights\n- NONE", 9)).lines == ("find flights",)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "lines"),
+    [
+        ("<think>\nThey want:\n- a train\n</think>\n\n- find trains", "rewritten", ("find trains",)),
+        ("They want:\n- a train\n</think>\nNONE", "none", ()),  # opened in the prompt
+        ("<think>\nThey want:\n- a train\n- or a", "unparseable", ()),  # a cap ended it before the answer began
+    ],
+)
+def test_what_a_model_thinks_aloud_is_not_searched(text: str, status: str, lines: tuple[str, ...]) -> None:
+    read = NEEDS.parse(Answer(text, 9, finished="</think>" in text))
+    assert (read.status, read.lines, read.answer) == (status, lines, text)
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -137,6 +157,7 @@ BAD = {
     "candidates that are not counted": {"user": "{utterance} {candidates}"},
     "no lines": {"most_lines": 0},
     "no word for none": {"none": " "},
+    "a none that is no word": {"none": "-"},
     "a line that is read as two": {"line": "query:\n{query}"},
     "a none that is a query": {"none": "find flights"},
     "a none that reads as a line": {"line": "{query}", "none": "a\nb"},
@@ -167,6 +188,17 @@ def test_a_file_that_is_no_template_is_refused_in_one_sentence(content: bytes, t
 def test_a_missing_template_names_the_bundled_ones(reference: str) -> None:
     with pytest.raises(Unfit, match="candidates, imagine, needs"):
         load_template(reference)
+
+
+@pytest.mark.parametrize("name", ["merged", "needs"])
+def test_a_folder_is_found_whatever_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = replace(NEEDS, name="own")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / FILE).write_text(own.dump())
+    monkeypatch.chdir(tmp_path)
+    assert load_template(Path(name)) == own
+    assert load_template("needs") == NEEDS  # a bundled one goes by its name
+    assert load_template(f"./{name}") == own
 
 
 def test_the_line_that_a_cap_cut_is_not_searched() -> None:
