@@ -126,13 +126,19 @@ def _lessons(
         return known
     found = retrievals(sets, book.codes, frames, most)
     if name == "retrieve":
-        return found + chance.sample(known, min(len(known), int(stage.rehearse * len(found))))
+        return found + _rehearsed(known, int(stage.rehearse * len(found)), chance)
     texts = {tool.id: document for tool, document in zip(tools, documents, strict=True)}
     tasks = [each for one in sets for each in one.trajectories]
     if not tasks:
         raise BadInput("the agent stage needs trajectories; name a file, or give it epochs: 0")
     acted = actions(tasks, texts, book.codes, frames, most)
-    return acted + chance.sample(found, min(len(found), int(stage.rehearse * len(acted))))
+    return acted + _rehearsed(found, int(stage.rehearse * len(acted)), chance)
+
+
+def _rehearsed(lessons: Sequence[Lesson], wanted: int, chance: random.Random) -> list[Lesson]:
+    """So many: all of them as often as that goes, and some of them once more."""
+    whole, rest = divmod(wanted, len(lessons)) if lessons else (0, 0)
+    return [*lessons] * whole + chance.sample(lessons, rest)
 
 
 def _stage(student: Student, job: Job) -> dict[str, Any]:
