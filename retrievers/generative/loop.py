@@ -72,8 +72,13 @@ class Loop:
         self._total = self._each * job.stage.epochs
         self._state, self._unseen, self._saved = Progress(), list[Tensor](), time.monotonic()
         cuda = job.device.startswith("cuda")
-        # Rows of tokens are left alone: those that no lesson holds must stay as they are.
-        plain = [value for name, value in weights.items() if value.ndim < 2 or "embed" in name or "lm_head" in name]
+        # Rows of tokens are left alone, whatever a model calls them: those that no lesson holds must stay as they are.
+        rows = [each.weight for each in (model.get_input_embeddings(), model.get_output_embeddings())]
+        plain = [
+            value
+            for name, value in weights.items()
+            if value.ndim < 2 or "embed" in name or any(value is each for each in rows)
+        ]
         decayed = [value for value in weights.values() if not any(value is other for other in plain)]
         groups = [
             {"params": decayed, "weight_decay": job.training.weight_decay},

@@ -137,8 +137,10 @@ def _lessons(
 
 def _rehearsed(lessons: Sequence[Lesson], wanted: int, chance: random.Random) -> list[Lesson]:
     """So many: all of them as often as that goes, and some of them once more."""
-    whole, rest = divmod(wanted, len(lessons)) if lessons else (0, 0)
-    return [*lessons] * whole + chance.sample(lessons, rest)
+    if not lessons or not wanted:
+        return []
+    whole, rest = divmod(wanted - 1, len(lessons))
+    return [*lessons] * whole + chance.sample(lessons, rest + 1)
 
 
 def _stage(student: Student, job: Job) -> dict[str, Any]:
