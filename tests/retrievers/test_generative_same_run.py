@@ -11,7 +11,9 @@ from generative_toys import ACTING, DATA, TASKS, TOOLS, save_toy_model, toolgen
 from safetensors.torch import load_file
 
 from retrievers.errors import BadInput
-from retrievers.generative.loop import Loop
+from retrievers.generative.language_model import LanguageModel, load_model
+from retrievers.generative.lessons import retrievals
+from retrievers.generative.loop import Job, Loop
 from retrievers.generative.settings import GenerativeTraining, Stage
 from retrievers.kinds import Context, make_kind
 from retrievers.text import document
@@ -95,3 +97,41 @@ def test_saving_more_often_goes_on_where_it_was_and_other_memories_begin_anew(
     taken = counted(monkeypatch)
     learn(toy_lm, replace(alone, memorise=Stage(epochs=1, batch_size=8)), work, context)
     assert taken == [1 + 6]
+
+
+def test_the_best_epoch_is_kept_even_if_the_last_is_done_again_and_worse(
+    toy_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = LanguageModel(toy_lm, "cpu").frames
+    lessons = retrievals([DATA], {tool.id: (20 + place,) for place, tool in enumerate(TOOLS)}, frames, 64)
+    seen: list[torch.Tensor] = []
+
+    def run(work: Path, *recalls: float) -> torch.Tensor:
+        """A weight as a stage of two epochs leaves it."""
+        model, told = load_model(toy_lm), iter(recalls)
+        row = model.get_input_embeddings().weight
+
+        def judge() -> float:
+            seen.append(row[20].detach().clone())
+            return next(told)
+
+        training = replace(SHORT, save_every=6)
+        job = Job("retrieve", lessons, Stage(2, batch_size=8), training, work, "cpu", False, judge)
+        Loop(model, dict(model.named_parameters()), job).run()
+        return row[20].detach().clone()
+
+    assert torch.equal(run(tmp_path / "whole", 0.5, 0.9), seen[1])
+    assert torch.equal(run(tmp_path / "whole"), seen[1])  # stopped before the stage was closed
+    assert not torch.equal(seen[0], seen[1])
+    save = Loop._save
+
+    def last(self: Loop) -> None:
+        if self._state.step == 12:
+            raise Stopped
+        save(self)
+
+    with monkeypatch.context() as power:
+        power.setattr(Loop, "_save", last)
+        with pytest.raises(Stopped):
+            run(tmp_path / "stopped", 0.5, 0.9)
+    assert torch.equal(run(tmp_path / "stopped", 0.4), seen[0])  # on a GPU an epoch done again may end a little worse
