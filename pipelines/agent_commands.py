@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 from pipelines.agent.loop import Attempt, run_trained, run_untrained
@@ -17,7 +16,8 @@ from retrievers.generative.language_model import LanguageModel
 from retrievers.generative.retriever import Generative
 from retrievers.generative.trajectories import Trajectory
 from retrievers.index import Index
-from retrievers.text import document
+from retrievers.index.files import disk_room
+from retrievers.text import clean, document
 
 
 def agent(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,11 @@ def agent(arguments: argparse.Namespace) -> int:
     if strangers:
         raise BadInput(f"the tasks need {strangers[0]!r}, which {arguments.index} does not have")
     documents = {tool: document(index.tools[tool], index.manifest.text) for tool in index.tools}
-    tasks = [each.task for each in wanted]
+    tasks = [clean(each.task) for each in wanted]  # as they are taught
+    if arguments.output:  # before hours are spent
+        with disk_room(arguments.output.parent):
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            arguments.output.open("a").close()
     done: dict[str, list[Attempt]] = {"trained": run_trained(retriever, index.rows.ids, index.tools, documents, tasks)}
     if arguments.base:
         language = LanguageModel(context.find_model(arguments.base), arguments.device)
@@ -47,7 +51,9 @@ def _tell(done: dict[str, list[Attempt]], wanted: list[Trajectory], arguments: a
     scores = {name: dataclasses.asdict(score(attempts, wanted)) for name, attempts in done.items()}
     if arguments.output:
         lines = [json.dumps(row, ensure_ascii=False) for name in done for row in _rows(name, done[name], wanted)]
-        Path(arguments.output).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        text = "".join(f"{line}\n" for line in lines)
+        with disk_room(arguments.output.parent):
+            arguments.output.write_text(text, encoding="utf-8", errors="replace")  # half characters are a model's, too
     if arguments.json:
         print(json.dumps(scores, indent=1))
         return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from pathlib import Path
 
 from pipelines.index import make_context
 from pipelines.index_commands import say
@@ -19,7 +21,7 @@ from retrievers.index.files import disk_room
 
 def show_tree(arguments: argparse.Namespace) -> int:
     """Writes the page, or the codes as JSON."""
-    index = Index(arguments.index, make_context("cpu"))
+    index, folder = Index(arguments.index, make_context("cpu")), Path(os.path.abspath(arguments.index))
     retriever = index.retriever(arguments.retriever)
     if not isinstance(retriever, Generative) or not retriever.branches:
         raise BadInput(f"{arguments.retriever!r} of {arguments.index} has no tree of codes; a toolweaver has one")
@@ -27,11 +29,11 @@ def show_tree(arguments: argparse.Namespace) -> int:
         say(json.dumps({tool: list(path) for tool, path in retriever.branches.items()}, ensure_ascii=False))
         return 0
     tools = tuple(CodedTool(tool, index.tools[tool].name, path) for tool, path in retriever.branches.items())
-    title = f"{arguments.index.name}: tools and their codes"
+    title = f"{folder.name}: tools and their codes"
     head = tag("header", tag("p", foreign(title), class_="title"), tag("h1", "Which tools share a branch"))
     body = section("codes", "The tree of codes", EXPLANATION, tree(CodeTree(arguments.retriever, tools)))
     foot = tag("footer", tag("p", "Index fingerprint ", tag("code", index.fingerprint)))
-    out = arguments.output or arguments.index.with_name(f"{arguments.index.name}-tree") / "report.html"
+    out = arguments.output or Path(os.path.relpath(folder.with_name(f"{folder.name}-tree") / "report.html"))
     with disk_room(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(document(title, head, tag("main", body), foot), encoding="utf-8")

@@ -82,6 +82,23 @@ def test_a_wrong_call_is_told_what_is_wrong(arguments: dict[str, object], said: 
     assert said in run_tool(tool, arguments)["error"]
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("hearthlot/mortgage", {"price": 100, "deposit": 0, "years": 0}),
+        ("hearthlot/mortgage", {"price": 100, "deposit": 0, "years": -(10**7)}),
+        ("vitalore/burn", {"activity": "running", "minutes": float("inf")}),
+        ("pennywharf/estimate_income_tax", {"country": "Spain", "gross": float("nan")}),
+        ("larderly/getNutritionFacts", {"food": "rice", "grams": float("nan")}),
+    ],
+)
+def test_numbers_that_make_no_sense_end_no_run(
+    tool: str, arguments: dict[str, object], sample_tools: list[Tool]
+) -> None:
+    (found,) = [each for each in sample_tools if each.id == tool]
+    assert run_tool(found, arguments).keys() == {"error"}
+
+
 def test_tools_that_compute_compute(sample_tools: list[Tool]) -> None:
     tools = {tool.id: tool for tool in sample_tools}
     assert run_tool(tools["larkchange/convertCurrency"], {"from": "EUR", "to": "USD", "amount": 100})["amount"] == 108
@@ -169,3 +186,19 @@ def test_the_command_refuses_what_is_no_agent(taught: Path, capsys: pytest.Captu
     assert cli.index([*words, "--output", str(taught / "calls.jsonl")]) == 0
     assert json.loads(capsys.readouterr().out)["trained"]["tasks"] == 2
     assert len((taught / "calls.jsonl").read_text().splitlines()) == 2
+
+
+def test_half_characters_end_no_run_and_the_calls_are_put_where_they_are_wanted(
+    taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks, out = taught / "half.jsonl", taught / "new" / "folder" / "calls.jsonl"
+    tasks.write_text(json.dumps({"id": "a", "task": "do \ud83d\nblorp", "calls": [], "answer": "x"}))
+    words = ["agent", str(taught / "index"), "--tasks", str(tasks), "--device", "cpu"]
+    assert cli.index([*words, "--output", str(out)]) == 0
+    (row,) = map(json.loads, out.read_text().splitlines())
+    assert row["task"] == "do ? blorp"
+    (taught / "file").write_text("")
+    capsys.readouterr()
+    assert cli.index([*words, "--output", str(taught / "file" / "calls.jsonl")]) == 1
+    said = capsys.readouterr()
+    assert (said.out, "file" in said.err) == ("", True)

@@ -66,6 +66,13 @@ def test_the_tree_is_a_page_that_names_every_tool_once(place: Path, capsys: pyte
     assert "http" not in page.replace("http-equiv", "")
 
 
+def test_the_tree_of_the_index_one_stands_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place / "index")
+    assert cli.index(["tree", "."]) == 0
+    page = (place / "index-tree" / "report.html").read_text()
+    assert "index: tools and their codes" in unescape(page)
+
+
 def test_it_is_evaluated_and_its_tree_is_in_the_report(place: Path) -> None:
     evaluation = {
         "output": f"{place}/eval",

@@ -128,7 +128,10 @@ def run_tool(tool: Tool, arguments: Mapping[str, Any]) -> Result:
         if name in given and not _fits(given[name], parameter.type):
             return {"error": f"{name} must be of type {parameter.type}"}
     if tool.id in SUMS:
-        return SUMS[tool.id](given)
+        try:
+            return SUMS[tool.id](given)
+        except (ArithmeticError, ValueError):  # a loan over no years, an infinite walk
+            return {"error": "these numbers cannot be reckoned with"}
     draw = Draw(tool.id, given)
     return SHAPES[tool.id](given, draw) if tool.id in SHAPES else {"status": "ok", "reference": draw.code("OK")}
 

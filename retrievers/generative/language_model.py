@@ -84,6 +84,18 @@ class LanguageModel:
         return weights
 
     @property
+    def bias(self) -> Tensor | None:
+        """(tokens,): what is added to each token's score, in models that do so."""
+        found: Tensor | None = getattr(self.model.get_output_embeddings(), "bias", None)
+        return None if found is None else found.detach().float()
+
+    @property
+    def scale(self) -> float:
+        """What a row is multiplied with when it is read: not 1 in Gemma's models, for example."""
+        embedding = self.model.get_input_embeddings()
+        return float(getattr(embedding, "scalar_embed_scale", getattr(embedding, "embed_scale", 1.0)))
+
+    @property
     def tied(self) -> bool:
         """One row serves a token in both places; new tokens keep to what the model does."""
         return self.inputs.data_ptr() == self.outputs.data_ptr()

@@ -21,26 +21,33 @@ class Vocabulary:
         self.count = language.size + len(inputs)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """The input rows of tokens."""
-        size = self.language.size
+        """What the model reads for tokens."""
+        size, scale = self.language.size, self.language.scale
         if not len(self._inputs):
-            return self.language.inputs[tokens]
+            return self.language.inputs[tokens] * scale
         late = (tokens >= size).unsqueeze(-1)
         new = self._inputs[(tokens - size).clamp(min=0)]
-        return torch.where(late, new, self.language.inputs[tokens.clamp(max=size - 1)].float())
+        return torch.where(late, new, self.language.inputs[tokens.clamp(max=size - 1)].float()) * scale
 
-    def said(self, tokens: Tensor) -> Tensor:
-        """The output rows of tokens."""
+    def logits(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(rows, tokens): how strongly each token is called for."""
         size = self.language.size
         rows = self.language.outputs[tokens.clamp(max=size - 1)].float()
+        late = tokens >= size
         if len(self._outputs):
-            late = tokens >= size
             rows[late] = self._outputs[tokens[late] - size]
-        return rows
+        found = states @ rows.T
+        bias = self.language.bias
+        return found if bias is None else found + bias[tokens.clamp(max=size - 1)].masked_fill(late, 0.0)
+
+    def words(self, states: Tensor, count: int) -> Tensor:
+        """(rows, count): how strongly each of the model's first tokens is called for."""
+        found, bias = states @ self.language.outputs[:count].float().T, self.language.bias
+        return found if bias is None else found + bias[:count]
 
     def weigh(self, states: Tensor) -> Tensor:
         """(rows,): the logarithm of the sum over the whole vocabulary."""
-        old = torch.logsumexp(states @ self.language.outputs.float().T, dim=-1)
+        old = torch.logsumexp(self.words(states, self.language.size), dim=-1)
         if not len(self._outputs):
             return old
         return torch.logaddexp(old, torch.logsumexp(states @ self._outputs.T, dim=-1))
@@ -72,8 +79,8 @@ class LocalRun:
         different, place = _places(starts, tokens)
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         with torch.no_grad():
-            heads = self._vocabulary.said(torch.from_numpy(different).to(self._device))
-            logits: np.ndarray = (self._states @ heads.T).cpu().numpy().astype(np.float64)[rows, place]
+            every = self._vocabulary.logits(self._states, torch.from_numpy(different).to(self._device))
+            logits: np.ndarray = every.cpu().numpy().astype(np.float64)[rows, place]
             if self._whole:
                 sums: np.ndarray = self._vocabulary.weigh(self._states).cpu().numpy().astype(np.float64)
             else:
@@ -85,7 +92,7 @@ class LocalRun:
     def likeliest(self, words: int) -> np.ndarray:
         """The likeliest token of each row, among the first so many of the vocabulary."""
         with torch.no_grad():
-            logits = self._states @ self._vocabulary.language.outputs[:words].float().T
+            logits = self._vocabulary.words(self._states, words)
         found: np.ndarray = logits.argmax(dim=-1).cpu().numpy()
         return found
 

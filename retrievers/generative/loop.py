@@ -45,6 +45,8 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)
     """One row an epoch."""
     best: float = -1.0
+    leads: bool = False
+    """The epoch that was judged last is the best one."""
     waited: int = 0
 
 
@@ -72,8 +74,13 @@ class Loop:
         self._total = self._each * job.stage.epochs
         self._state, self._unseen, self._saved = Progress(), list[Tensor](), time.monotonic()
         cuda = job.device.startswith("cuda")
-        # Rows of tokens are left alone: those that no lesson holds must stay as they are.
-        plain = [value for name, value in weights.items() if value.ndim < 2 or "embed" in name or "lm_head" in name]
+        # Rows of tokens are left alone, whatever a model calls them: those that no lesson holds must stay as they are.
+        rows = [each.weight for each in (model.get_input_embeddings(), model.get_output_embeddings())]
+        plain = [
+            value
+            for name, value in weights.items()
+            if value.ndim < 2 or "embed" in name or any(value is each for each in rows)
+        ]
         decayed = [value for value in weights.values() if not any(value is other for other in plain)]
         groups = [
             {"params": decayed, "weight_decay": job.training.weight_decay},
@@ -104,7 +111,7 @@ class Loop:
                 self._save()
         if bar:
             bar.close()
-        if job.judge is not None and (job.work / "best").exists():
+        if job.judge is not None and not state.leads and (job.work / "best").exists():
             load_weights(self._weights, job.work / "best" / "weights.safetensors", job.device)
         return {"steps": state.step, "tokens": state.tokens, "examples": len(job.lessons), "history": state.history}
 
@@ -140,9 +147,10 @@ class Loop:
             row["recall@5"] = job.judge()
             self._model.train()
             state.waited = 0 if row["recall@5"] > state.best else state.waited + 1
-            if row["recall@5"] >= state.best:  # of equals the one that has learned longer
+            state.leads = row["recall@5"] >= state.best  # of equals the one that has learned longer
+            if state.leads:
                 state.best = row["recall@5"]
-                shutil.rmtree(job.work / "best", ignore_errors=True)
+                # The last epoch's are at hand. If the run is killed now, what it goes on from may not do as well again.
                 if not last:
                     write_tensors(job.work / "best", {"weights": self._weights})
         state.history.append(row)

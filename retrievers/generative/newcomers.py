@@ -72,8 +72,8 @@ def spread_of(states: Tensor) -> Tensor:
 
 def own_strength(language: LanguageModel, states: Tensor, tokens: Sequence[int]) -> float:
     """The mean logit of tools' tokens, given the states after their own documents."""
-    rows = language.outputs[list(tokens)].float()
-    return float((states * rows).sum(dim=-1).mean())
+    rows, bias = language.outputs[list(tokens)].float(), language.bias
+    return float((states * rows).sum(dim=-1).mean() + (0.0 if bias is None else bias[list(tokens)].mean()))
 
 
 def as_array(rows: Tensor) -> np.ndarray:

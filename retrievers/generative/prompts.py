@@ -34,8 +34,9 @@ class Frames:
         """The token that ends what the assistant says."""
 
     def ids(self, text: str) -> list[int]:
-        """The tokens of a text, whatever it looks like."""
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        """The tokens of a text, whatever it looks like; half characters, which sloppy JSON holds, are replaced."""
+        whole = text.encode("utf-8", "replace").decode("utf-8")
+        found: list[int] = self._tokenizer.encode(whole, add_special_tokens=False, split_special_tokens=True)
         return found
 
     def question(self, text: str, most: int) -> list[int]:

@@ -90,6 +90,8 @@ class GenerativeTraining:
             raise BadInput("training needs at least one data set")
         if not (self.memorise.epochs or self.retrieve.epochs or self.agent.epochs):
             raise BadInput("all stages have epochs: 0; leave `train` out, or train something")
+        if self.memorise.rehearse:
+            raise BadInput("memorise is the first stage: it has nothing to rehearse; `rehearse` is for later ones")
         if min(self.dev_queries, self.judge_every, self.patience, self.save_every) < 1:
             raise BadInput("dev_queries, judge_every, patience and save_every must be at least 1")
         if min(self.seed, self.weight_decay) < 0 or self.clip <= 0:

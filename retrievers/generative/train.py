@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -23,9 +22,10 @@ from retrievers.generative.local_run import LocalRun, Vocabulary
 from retrievers.generative.loop import Job, Loop, load_weights, write_tensors
 from retrievers.generative.newcomers import as_array, own_strength, spread_of
 from retrievers.generative.retriever import Generative
+from retrievers.generative.same_run import FOLDERS, marks, take_over
 from retrievers.generative.settings import Stage, ToolGenSettings
 from retrievers.generative.trie import Trie
-from retrievers.generative.weaver_settings import WEAVE, ToolWeaverSettings
+from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.generative.weights import Student, enrol, graduate
 from retrievers.index.files import disk_room
 from retrievers.kinds import Context
@@ -65,27 +65,33 @@ def train(
     training = settings.train
     if training is None:
         raise BadInput("this generative retriever has no `train` settings")
+    language, stages = pupil.language, _stages(settings)
+    # Before anything is trained or cleared away: a trajectory that cannot be used must not cost the stages before it.
+    lessons = {
+        name: _lessons(name, pupil.book, tools, documents, sets, settings, language)
+        for name, stage in stages.items()
+        if stage.epochs
+    }
     work.mkdir(parents=True, exist_ok=True)
-    _same_run(work, pupil, tools, documents, sets, settings)
-    finished = work / "model"
+    take_over(work, marks(language.fingerprint, pupil.book.codes, tools, documents, sets, settings))
+    finished = work / FOLDERS["model"]
     if (finished / FINISHED).exists():
         return finished
-    language, device = pupil.language, pupil.language.device
+    device = language.device
     student = enrol(load_model(language.folder), pupil.inputs, pupil.outputs, training, device, pupil.book.base)
     held = language.holding(student.model)
     judge = _judge(held, pupil.book, tools, sets, settings)
     report: dict[str, Any] = {"dev recall@5 before": _asked(student, judge), "stages": {}}
-    for number, (name, stage) in enumerate(_stages(settings).items(), 1):
+    for name, stage in stages.items():
         if not stage.epochs:
             report["stages"][name] = "skipped"
             continue
-        lessons = _lessons(name, pupil.book, tools, documents, sets, settings, language)
         job = Job(
             name,
-            lessons,
+            lessons[name],
             stage,
             training,
-            work / f"{number}-{name}",
+            work / FOLDERS[name],
             device,
             context.show_progress,
             (lambda: _asked(student, judge)) if name == "retrieve" else None,
@@ -120,13 +126,21 @@ def _lessons(
         return known
     found = retrievals(sets, book.codes, frames, most)
     if name == "retrieve":
-        return found + chance.sample(known, min(len(known), int(stage.rehearse * len(found))))
+        return found + _rehearsed(known, int(stage.rehearse * len(found)), chance)
     texts = {tool.id: document for tool, document in zip(tools, documents, strict=True)}
     tasks = [each for one in sets for each in one.trajectories]
     if not tasks:
         raise BadInput("the agent stage needs trajectories; name a file, or give it epochs: 0")
     acted = actions(tasks, texts, book.codes, frames, most)
-    return acted + chance.sample(found, min(len(found), int(stage.rehearse * len(acted))))
+    return acted + _rehearsed(found, int(stage.rehearse * len(acted)), chance)
+
+
+def _rehearsed(lessons: Sequence[Lesson], wanted: int, chance: random.Random) -> list[Lesson]:
+    """So many: all of them as often as that goes, and some of them once more."""
+    if not lessons or not wanted:
+        return []
+    whole, rest = divmod(wanted - 1, len(lessons))
+    return [*lessons] * whole + chance.sample(lessons, rest + 1)
 
 
 def _stage(student: Student, job: Job) -> dict[str, Any]:
@@ -193,34 +207,6 @@ def _cost(student: Student, pupil: Pupil) -> dict[str, Any]:
     every = sum(weight.numel() for weight in student.model.parameters())
     added = len(pupil.inputs) * pupil.language.width * (1 if student.tied else 2)
     return {"parameters": every, "parameters added": added, "new tokens": len(pupil.inputs), "tied": student.tied}
-
-
-def _same_run(
-    work: Path,
-    pupil: Pupil,
-    tools: Sequence[Tool],
-    documents: Sequence[str],
-    sets: Sequence[TrainingSet],
-    settings: Settings,
-) -> None:
-    """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
-    digest = hashlib.sha256(json.dumps([pupil.language.fingerprint, asdict(settings)]).encode())
-    codes = sorted(pupil.book.codes.items())  # weights that have learned some codes are of no use with others
-    for part in ([tool.id for tool in tools], list(documents), codes, *(asdict(each) for each in sets)):
-        digest.update(json.dumps(part).encode())
-    mark, facts = work / "run.json", json.dumps({"run": digest.hexdigest()})
-    if mark.exists() and mark.read_text() == facts:
-        return
-    ours = {"run.json", "model", "model.part", ".lock", "1-memorise", "2-retrieve", "3-agent", WEAVE}
-    strangers = [path for path in work.iterdir() if path.name not in ours]
-    if strangers:
-        raise BadInput(
-            f"{work} holds other files ({strangers[0].name}); it is the work folder of the training, empty it"
-        )
-    for path in work.iterdir():
-        if path.name != WEAVE:  # it says itself whose it is
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    mark.write_text(facts)
 
 
 def _save(

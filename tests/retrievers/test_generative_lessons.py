@@ -96,6 +96,23 @@ def test_documents_are_rehearsed_and_only_some_epochs_are_judged(
     assert ["recall@5" in row for row in stage["history"]] == [False, True, True]
 
 
+def test_four_documents_a_query_are_four_however_few_documents_there_are(
+    toy_lm: Path, context: Context, tmp_path: Path
+) -> None:
+    training = replace(
+        TRAINING,
+        memorise=replace(TRAINING.memorise, epochs=0),
+        retrieve=replace(TRAINING.retrieve, epochs=1, rehearse=4),
+    )
+    facts = learn(toy_lm, training, tmp_path / "work", context)
+    assert facts["stages"]["retrieve"]["examples"] == 48 + 4 * 48  # type: ignore[index]
+
+
+def test_the_first_stage_has_nothing_to_rehearse() -> None:
+    with pytest.raises(BadInput, match="memorise is the first stage"):
+        replace(TRAINING, memorise=replace(TRAINING.memorise, rehearse=1.0))
+
+
 def test_a_loss_that_is_no_number_ends_the_training(toy_lm: Path, context: Context, tmp_path: Path) -> None:
     wild = replace(TRAINING, memorise=replace(TRAINING.memorise, epochs=40, learning_rate=1e30), clip=1e30)
     with pytest.raises(BadInput, match=r"the loss of memorise is no number at step \d+; lower learning_rate"):

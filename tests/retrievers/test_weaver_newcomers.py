@@ -31,7 +31,7 @@ NEW = [Tool(f"new{i}", f"{a}_{b}_tool", f"Does {a} and {b} things.") for i, (a, 
 BY_HEART = replace(
     TRAINING,
     memorise=replace(TRAINING.memorise, epochs=30),
-    retrieve=replace(TRAINING.retrieve, epochs=8, rehearse=0.3),
+    retrieve=replace(TRAINING.retrieve, epochs=8, rehearse=0.17),  # every document once
     judge_every=8,
 )
 ASKED = [f"one {word}" for word in WORDS]
