@@ -31,7 +31,9 @@ def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Confi
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"no config file {path}") from error
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.y*ml")], n=1)
+        way = f"did you mean {path.parent / near[0]}?" if near else "configs/ has those that ship, one folder a command"
+        raise ConfigError(f"no config file {path}; {way}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except (OSError, ValueError) as error:

@@ -56,12 +56,15 @@ def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool
     """All tools of several catalogues."""
     tools: list[Tool] = []
     for source in sources:
+        if source.startswith("data/") and not Path(source).exists():
+            raise BadInput(f"{source} does not exist; docs/data.md says where the public data sets come from")
         tools.extend(read_catalogue(sample_folder() if source == SAMPLE else Path(source), format))
     seen: dict[str, Tool] = {}
     for tool in tools:
         if tool.id in seen:
             raise BadInput(
-                f"the tool id {tool.id!r} stands in more than one of {', '.join(sources)}; ids must be unique"
+                f"the tool id {tool.id!r} stands in more than one of {', '.join(sources)}; ids must be unique: "
+                "leave one out, or give MCP servers names (`rewrite-index mcp --name`)"
             )
         seen[tool.id] = tool
     return tools

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipelines import config as configs
 from pipelines.index import IndexConfig, build_index, make_context, read_tools
+from pipelines.learned import learned
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Change, Index, verify
@@ -33,27 +34,9 @@ def build(arguments: argparse.Namespace) -> int:
         f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
         f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
     )
-    _tell_stages(Path(config.index))
+    for line in learned(Path(config.index)):
+        say(line)
     return 0
-
-
-def _tell_stages(folder: Path) -> None:
-    """What each stage of a training in stages came to."""
-    for name, part in manifests.read(folder)[0].retrievers.items():
-        path = folder / part.model / "training.json"
-        told = json.loads(path.read_text()) if part.model and path.exists() else {}
-        if woven := told.get("weave"):
-            say(f"  {name}, codes: " + ", ".join(f"{key} {value}" for key, value in woven.items()))
-        for stage, facts in told.get("stages", {}).items():
-            last = (
-                ", ".join(f"{key} {value:.4g}" for key, value in facts["history"][-1].items())
-                if facts != "skipped"
-                else ""
-            )
-            say(
-                f"  {name}, {stage}: "
-                + (f"{facts['steps']} steps, {facts['tokens']} tokens, {last}" if last else "skipped")
-            )
 
 
 def add(arguments: argparse.Namespace) -> int:

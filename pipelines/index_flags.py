@@ -23,6 +23,7 @@ def index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files or folders holding the tools to add")
     add.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
 
+    _mcp_command(commands)
     remove = commands.add_parser("remove", help="take tools out", epilog=EXITS)
     remove.set_defaults(handler=later("index_commands", "remove"))
     remove.add_argument("index", type=Path, metavar="INDEX")
@@ -38,6 +39,21 @@ def index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser])
             "--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)"
         )
         parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+
+
+def _mcp_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    mcp = commands.add_parser("mcp", help="a running MCP server's tools -> catalogue file", epilog=EXITS)
+    mcp.description = (
+        "Ask a running MCP server for its tools, page by page, and write them as a catalogue that build, add and lint "
+        "read."
+    )
+    mcp.set_defaults(handler=later("mcp_commands", "fetch"))
+    mcp.add_argument("output", type=Path, metavar="OUT", help="the file to write; replaced where it is there")
+    mcp.add_argument("--url", help="the server's streamable HTTP address")
+    mcp.add_argument("--command", metavar="TEXT", help="or what starts it, where it speaks on standard input")
+    mcp.add_argument("--key-variable", metavar="NAME", help="the environment variable with the server's API key")
+    mcp.add_argument("--name", help="the provider of its tools (what the server calls itself)")
+    mcp.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long it may take (60)")
 
 
 def index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -32,6 +32,8 @@ def _pairs(source: Path) -> Iterator[tuple[str, list[str]]]:
         return
     try:
         lines = source.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise BadInput(f"{source} does not exist; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{source} cannot be read as text ({error})") from error
     for number, line in enumerate(lines, 1):

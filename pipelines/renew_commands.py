@@ -10,8 +10,10 @@ from typing import Any
 from pipelines import config as configs
 from pipelines.failures import exit_code, sentence
 from pipelines.index import make_context
+from pipelines.learned import learned
 from pipelines.renew.loop import back, look, renew
 from pipelines.renew.page import headline
+from pipelines.renew.retrain import CANDIDATE
 from pipelines.renew.settings import RenewConfig
 
 MOST_NAMED = 5
@@ -32,6 +34,9 @@ def run_renew(arguments: argparse.Namespace) -> int:
     if told.verdict is None:
         print(f"no round was made: {told.outcome}")
         return 0
+    if told.folder is not None and config.retrain.kind == "index":
+        for line in learned(told.folder / CANDIDATE):
+            print(f"retrained {line.strip()}")
     print(headline(told.verdict))
     print(f"{told.outcome}: {told.folder}/report.html, verdict.json")
     return 0

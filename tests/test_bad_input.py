@@ -537,3 +537,29 @@ def test_a_really_full_disk_changes_nothing_and_nothing_stays_in_the_way(tmp_pat
     assert done.returncode == 0, done.stderr
     assert json.loads(report.read_text()) == {"codes": [0, 2, 2, 0], "changed": [], "whole": True}
     assert [f"no room left to write in {disk}" in line for line in done.stderr.splitlines()] == [True, True]
+
+
+# What a newcomer mistypes, or does not have yet.
+
+
+def test_a_config_that_is_not_there_is_answered_with_the_one_that_was_meant(
+    refused: Refused, tmp_path: Path, corpus: Path
+) -> None:
+    config(tmp_path / "index", corpus)
+    refused("build", tmp_path / "confg.yaml", naming=("did you mean", tmp_path / "config.yaml"))
+    refused("build", tmp_path / "else" / "x.yaml", naming=("configs/",))
+
+
+def test_public_data_that_is_not_there_is_told_where_to_get(refused: Refused, tmp_path: Path) -> None:
+    refused("build", config(tmp_path / "index", "data/no-such-set"), naming=("data/no-such-set", "docs/data.md"))
+
+
+def test_two_servers_with_a_tool_of_one_name_are_told_how_to_get_along(refused: Refused, tmp_path: Path) -> None:
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text(json.dumps({"tools": [{"name": "read_file", "inputSchema": {}}]}))
+    both = f"[{tmp_path / 'one.json'}, {tmp_path / 'two.json'}]"
+    refused("build", config(tmp_path / "index", both), naming=("read_file", "rewrite-index mcp --name"))
+
+
+def test_confirmed_queries_that_are_not_there(refused: Refused, folder: Path, tmp_path: Path) -> None:
+    refused("confirm", folder, tmp_path / "right.jsonl", naming=(tmp_path / "right.jsonl", "does not exist"))

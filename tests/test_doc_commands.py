@@ -49,7 +49,7 @@ REAL = {
     ("rewrite-serve", "key"),
 }
 """What is run for real, by how it begins."""
-WITH_CONFIG = {"build", "ablate", "targets", "sft", "probe", "pairs", "align", "renew", "utterances", "attack", "mcp"}
+WITH_CONFIG = {"build", "ablate", "targets", "sft", "probe", "pairs", "align", "renew", "utterances", "attack"}
 FOR_SHELLS = {"export", "source"}
 
 
@@ -67,14 +67,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     yield folder
     os.chdir(before)
-
-
-def spread(words: list[str]) -> list[list[str]]:
-    """`info|verify X` is two commands."""
-    at = next((place for place, word in enumerate(words) if "|" in word), None)
-    if at is None:
-        return [words]
-    return [[*words[:at], each, *words[at + 1 :]] for each in words[at].split("|")]
 
 
 def is_real(words: list[str]) -> bool:
@@ -167,13 +159,13 @@ def written(place: Path) -> None:
 @pytest.mark.usefixtures("written")
 @pytest.mark.parametrize("block", sorted(RUN, key=order), ids=lambda block: block.name)
 def test_commands_of_a_block_can_be_run(block: Block, place: Path) -> None:
-    told = {" ".join(each): complaint(each) for words in commands(block) for each in spread(words)}
+    told = {" ".join(words): complaint(words) for words in commands(block)}
     assert told
     assert not {command: said for command, said in told.items() if said}
 
 
 def test_something_is_run_for_real() -> None:
-    every = [each for block in RUN for words in commands(block) for each in spread(words)]
+    every = [words for block in RUN for words in commands(block)]
     assert all(
         any(is_real(words) and tuple(words[: len(each)]) == each for words in every)
         for each in REAL - {("rewrite-serve", "key")}

@@ -46,6 +46,8 @@ def test_the_site_has_every_page_and_no_link_that_leads_nowhere(tmp_path: Path) 
     assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 1
     texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
     for name, text in texts.items():
+        ids = re.findall(r'<h\d id="([^"]+)"', text)
+        assert sorted(ids) == sorted(set(ids)), f"a link into {name} cannot tell two headings apart"
         for link in re.findall(r'(?:href|src)="([^"]+)"', text):
             if "://" in link:
                 continue

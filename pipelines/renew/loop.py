@@ -89,7 +89,8 @@ def _collected(config: RenewConfig, folder: Path, live: Index, fixed: list[Fixed
     found = collect(config.sources, live.tools, said_in(fixed))
     facts = found.facts() | {"fixed_queries_gone": {each.name: each.gone for each in fixed}}
     if found.fresh < config.sources.least:
-        return facts, f"{found.fresh} utterances of the {config.sources.least} that a round wants at least"
+        least = config.sources.least
+        return facts, f"{found.fresh} utterances of the {least} that a round wants at least (`sources.least`)"
     last = before_last(folder)
     if last is not None and last["same_config"] and last["digest"] == facts["digest"]:
         return facts, f"nothing new was said since {last['round']} ({last['outcome']})"

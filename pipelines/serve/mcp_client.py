@@ -74,12 +74,21 @@ class _Counted(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def connected(source: McpSource, rules: Imports, **more: Any) -> AsyncIterator[Client]:
-    """A client of the source's server. Whatever goes wrong with that is a Refusal."""
+async def connected(
+    source: McpSource, rules: Imports, environment: dict[str, str] | None = None, **more: Any
+) -> AsyncIterator[Client]:
+    """A client of the source's server. Whatever goes wrong with that is a Refusal.
+
+    A command gets the environment given, else the few variables that the SDK thinks harmless.
+    """
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(rules.seconds):
-                server = await stack.enter_async_context(_http(source, rules)) if source.url else _command(source)
+                server = (
+                    await stack.enter_async_context(_http(source, rules))
+                    if source.url
+                    else _command(source, environment)
+                )
                 client = await stack.enter_async_context(Client(server, read_timeout_seconds=rules.seconds, **more))
         except Refusal:
             raise
@@ -116,28 +125,35 @@ async def _http(source: McpSource, rules: Imports) -> AsyncIterator[Any]:
         yield streamable_http_client(source.url, http_client=client)
 
 
-def _command(source: McpSource) -> StdioServerParameters:
-    return StdioServerParameters(command=source.command[0], args=list(source.command[1:]))
+def _command(source: McpSource, environment: dict[str, str] | None) -> StdioServerParameters:
+    return StdioServerParameters(command=source.command[0], args=list(source.command[1:]), env=environment)
 
 
 async def tools_of(client: Client, provider: str, seconds: float) -> list[Tool]:
-    """All tools that a server lists, page by page."""
-    found: dict[str, Tool] = {}
+    """All tools that a server lists."""
+    try:
+        made = [tool_of(facts, "the server's list", provider) for facts in await listed(client, seconds)]
+    except BadInput as error:
+        raise failed(error) from error
+    return list({tool.id: tool for tool in made}.values())
+
+
+async def listed(client: Client, seconds: float) -> list[dict[str, Any]]:
+    """What a server answers to tools/list, page by page, each name once."""
+    found: dict[str, dict[str, Any]] = {}
     cursor: str | None = None
     try:
         async with asyncio.timeout(seconds):
             while True:
                 page = await client.list_tools(cursor=cursor, cache_mode="refresh")
                 for tool in page.tools:
-                    facts = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-                    made = tool_of(facts, "the server's list", provider)
-                    found[made.id] = made
+                    found[tool.name] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
                 if page.next_cursor is None:
                     return list(found.values())
                 if page.next_cursor == cursor or len(found) > MOST_TOOLS or not page.tools:
                     raise Refusal(422, "import_failed", "the server's list of tools has no end")
                 cursor = page.next_cursor
-    except (MCPError, TimeoutError, BadInput) as error:
+    except (MCPError, TimeoutError) as error:
         raise failed(error) from error
 
 

@@ -125,7 +125,8 @@ async def feedback(body: wire.FeedbackRequest, parts: Parts, who: Who) -> Respon
         raise Refusal(404, "not_found", "this server takes no feedback")
     snapshot = parts.catalogue.current
     if strangers := [tool for tool in body.tools if tool not in snapshot.index.tools]:
-        raise Refusal(422, "unknown_tool", f"{len(strangers)} of the tools are not in the catalogue")
+        told = f"{len(strangers)} of {len(body.tools)} tools are not in the catalogue; give ids as a search gives them"
+        raise Refusal(422, "unknown_tool", told)
     record = {
         "time": round(time.time(), 3),
         "utterance": body.utterance,

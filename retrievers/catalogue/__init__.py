@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from retrievers.catalogue.detect import detected
+from retrievers.catalogue.detect import detected, names_servers
 from retrievers.catalogue.source import Source
 from retrievers.errors import BadInput
 from retrievers.types import Tool
@@ -63,8 +63,21 @@ def _unknown(source: Source, format: str | None) -> str:
         return (
             f"the path of the catalogue is blank, or the current folder, which is none; give a file or folder ({known})"
         )
+    if format is None and source.is_folder:
+        return (
+            f"{source.path} is a folder, and neither a data set (corpus.jsonl) nor one of ToolBench; name the files in "
+            "it one by one"
+        )
+    if format is None and names_servers(source):
+        return (
+            f"{source.path} lists MCP servers, not their tools; ask each for them with "
+            "`rewrite-index mcp tools.json --command '…'` (or --url), and give that file"
+        )
     if format is None:
-        return f"{source.path} is in no format known here; say which with format, one of {known}"
+        return (
+            f"{source.path} is in no format known here; say which with format, one of {known} "
+            "(docs/guide.md tells what each looks like)"
+        )
     near = difflib.get_close_matches(str(format), FORMATS, n=1)
     return f"unknown catalogue format {format!r}{f', did you mean {near[0]!r}?' if near else ''}; known are {known}"
 

@@ -43,6 +43,14 @@ def detected(source: Source) -> str | None:
     return None
 
 
+def names_servers(source: Source) -> bool:
+    """Whether this is an MCP client's config: servers and how to start them, and none of their tools."""
+    if source.is_lines or not source.text.lstrip().startswith("{"):
+        return False
+    value = source.document
+    return isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in ("mcpServers", "servers"))
+
+
 def _folder(source: Source) -> str | None:
     if (source.path / "corpus.jsonl").is_file():
         return "beir"

@@ -1,8 +1,9 @@
 """What an MCP server answers to tools/list.
 
 Three shapes: the bare result {"tools": […]}, the JSON-RPC envelope {"result": {"tools": […]}}, a list of tools. A list
-of answers, one a page or a server, is read as all of them together. `serverInfo` (from the initialize answer) beside
-the tools names the provider.
+of answers, one a page or a server, is read as all of them together; a page that says that there are more (`nextCursor`)
+must be followed by another, since half a catalogue looks like a whole one. `serverInfo` (from the initialize answer)
+beside the tools names the provider.
 """
 
 from __future__ import annotations
@@ -18,15 +19,31 @@ from retrievers.types import Tool
 
 def read(source: Source) -> Iterator[tuple[str, Tool]]:
     """The tools of one answer or of a list of answers, with their places."""
+    last: tuple[str, Mapping[str, object]] | None = None
+    for last in _answers(source):
+        place, value = last
+        yield from _entry(value, place, "")
+    if last is not None and _goes_on(last[1]):
+        raise BadInput(
+            f"{last[0]}: the server has more tools (nextCursor); put all its pages into one list, or let "
+            "`rewrite-index mcp` ask for them"
+        )
+
+
+def _answers(source: Source) -> Iterator[tuple[str, Mapping[str, object]]]:
     if source.is_lines:
-        for place, row in source.rows():
-            yield from _entry(row, place, "")
+        yield from source.rows()
     elif isinstance(source.document, list):
         for number, value in enumerate(source.document):
             place = f"{source.path}, entry {number + 1}"
-            yield from _entry(as_object(value, place), place, "")
+            yield place, as_object(value, place)
     else:
-        yield from _entry(as_object(source.document, str(source.path)), str(source.path), "")
+        yield str(source.path), as_object(source.document, str(source.path))
+
+
+def _goes_on(value: Mapping[str, object]) -> bool:
+    result = value.get("result", value)
+    return isinstance(result, dict) and bool(result.get("nextCursor"))
 
 
 def _entry(value: Mapping[str, object], place: str, server: str) -> Iterator[tuple[str, Tool]]:

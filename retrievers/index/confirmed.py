@@ -16,6 +16,7 @@ import numpy as np
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.index.files import Entry, check, get_array, put_array, put_bytes
 from retrievers.index.manifest import Manifest, Part
+from retrievers.index.strangers import unknown
 from retrievers.kinds import Kind, Rememberer
 from retrievers.text import clean
 from retrievers.types import ToolId
@@ -50,7 +51,7 @@ def checked(pairs: Sequence[tuple[str, Sequence[ToolId]]], known: Mapping[ToolId
             raise BadInput("a confirmed query has words and at least one tool")
         strangers = [tool for tool in tools if tool not in known]
         if strangers:
-            raise BadInput(f"{index} has no tool {strangers[0]!r}; nothing was confirmed")
+            raise BadInput(f"nothing was confirmed: {unknown(index, strangers, known)}")
         found[text] = tuple(dict.fromkeys(tools))
     if not found:
         raise BadInput("there is nothing to confirm")

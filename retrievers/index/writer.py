@@ -24,6 +24,7 @@ from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
 from retrievers.index.segments import bury, fold, introduce, make_segment, untidy
+from retrievers.index.strangers import unknown
 from retrievers.kinds import Context, Keeper, Kind, Learner, Speller, check_names, make_kind, settings_to_json
 from retrievers.settings import RetrieverSettings
 from retrievers.text import FIELDS, document
@@ -180,9 +181,7 @@ def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = 
         held, known = _live_tools(folder, manifest)
         strangers = sorted(wanted - known.keys())
         if strangers:
-            raise BadInput(
-                f"{folder} has no tool {strangers[0]!r}" + f" (and {len(strangers) - 1} more)" * (len(strangers) > 1)
-            )
+            raise BadInput(unknown(folder, strangers, known))
         if len(wanted) == len(known):
             raise BadInput(f"removing all {len(known)} tools would leave {folder} empty; delete the folder instead")
         changed = replace(manifest, segments=bury(manifest, held, wanted))

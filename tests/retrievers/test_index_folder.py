@@ -117,6 +117,13 @@ def test_removing_an_unknown_id_removes_nothing_at_all(folder: Path) -> None:
     assert state(folder) == before
 
 
+def test_an_unknown_id_is_answered_with_the_one_that_was_meant(folder: Path) -> None:
+    with pytest.raises(BadInput, match=f"did you mean {IDS[0]!r}"):
+        remove(folder, [IDS[0].rpartition("/")[2] if "/" in IDS[0] else IDS[0] + "s"], CONTEXT)
+    with pytest.raises(BadInput, match="`rewrite-index search` shows them"):
+        remove(folder, ["?"], CONTEXT)
+
+
 def test_removing_everything_is_refused(folder: Path) -> None:
     before = state(folder)
     with pytest.raises(BadInput, match=r"would leave .* empty"):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.learned import lines
 from pipelines.models import find_model
 from retrievers.index import Index, build, verify
 from retrievers.kinds import Context
@@ -53,6 +54,14 @@ def test_it_learns_words_that_mean_nothing(tuned: Path) -> None:
     facts = json.loads((tuned / "training.json").read_text())
     assert facts["after"] > facts["before"]["recall@5"] + 0.1
     assert facts["blend"] == "1"
+
+
+def test_a_build_says_what_came_of_its_tuning(tuned: Path) -> None:
+    facts = json.loads((tuned / "training.json").read_text())
+    [line] = lines(facts)
+    assert line.endswith(f"-> {facts['after']:.3f}; kept is 100% of the tuned weights")
+    [line] = lines(facts | {"blend": "0"})
+    assert "kept is the model as it was" in line
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_weights(tuned: Path, tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
         said = capsys.readouterr().out
         assert "records: 40 of feedback, 1 of trace; 40 utterances" in said
         assert "not in the catalogue: no_such_tool (1)" in said
+        assert "retrained main: dev recall@5 " in said
         assert "The candidate is better, and nowhere worse" in said
         assert "better, not promoted: " in said
         assert Index(place / "live", context).fingerprint == before

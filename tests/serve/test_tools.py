@@ -129,4 +129,5 @@ def test_confirmed_tools_are_kept_and_torn_lines_passed_over(serve: Serve, tmp_p
     assert second["utterance"] == "hi"
     unknown = server.post("/v1/feedback", utterance="hi", tools=["nobody's"])
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (422, "unknown_tool")
+    assert "as a search gives them" in unknown.json()["error"]["message"]
     assert serve().post("/v1/feedback", utterance="hi", tools=["tool-003"]).status_code == 404

@@ -51,11 +51,10 @@ def test_the_content_tells_the_format(tmp_path: Path, content: object, format: s
 def test_what_fits_nothing_lists_the_formats(tmp_path: Path) -> None:
     path = tmp_path / "diary.txt"
     path.write_text("Dear diary,\n")
-    for place in (path, tmp_path):
-        with pytest.raises(BadInput) as caught:
-            read_catalogue(place)
-        assert all(format in str(caught.value) for format in FORMATS)
-        assert str(place) in str(caught.value)
+    with pytest.raises(BadInput) as caught:
+        read_catalogue(path)
+    assert all(format in str(caught.value) for format in FORMATS)
+    assert str(path) in str(caught.value)
 
 
 def test_broken_json_is_reported_as_that(tmp_path: Path) -> None:

@@ -101,3 +101,24 @@ def test_a_value_nested_too_deeply_is_bad_input(tmp_path: Path) -> None:
     nested = '{"items":' * 5000 + "1" + "}" * 5000
     with pytest.raises(BadInput, match="nests its values too deeply"):
         read_catalogue(write(tmp_path, f'{{"tools":[{{"name":"a","inputSchema":{nested}}}]}}'))
+
+
+@pytest.mark.parametrize("envelope", [lambda page: page, lambda page: {"jsonrpc": "2.0", "id": 1, "result": page}])
+def test_half_a_list_is_not_taken_for_the_whole(tmp_path: Path, envelope: Any) -> None:
+    first = envelope({"tools": [LAMP], "nextCursor": "2"})
+    last = envelope({"tools": [LAMP | {"name": "set_heat"}], "nextCursor": None})
+    with pytest.raises(BadInput, match=r"more tools \(nextCursor\).*rewrite-index mcp"):
+        read_catalogue(write(tmp_path, first))
+    assert [tool.name for tool in read_catalogue(write(tmp_path, [first, last]))] == ["set_lamp", "set_heat"]
+
+
+@pytest.mark.parametrize("key", ["mcpServers", "servers"])
+def test_a_clients_list_of_servers_is_told_from_a_list_of_tools(tmp_path: Path, key: str) -> None:
+    with pytest.raises(BadInput, match=r"lists MCP servers, not their tools; .*rewrite-index mcp"):
+        read_catalogue(write(tmp_path, {key: {"files": {"command": "npx", "args": ["-y", "some-server"]}}}))
+
+
+def test_a_folder_of_documents_is_told_to_be_named_file_by_file(tmp_path: Path) -> None:
+    write(tmp_path, {"tools": [LAMP]})
+    with pytest.raises(BadInput, match=r"is a folder.*name the files in it"):
+        read_catalogue(tmp_path)

@@ -1,0 +1,60 @@
+"""`rewrite-index mcp`: whoever has an MCP server and no file gets the file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from mcp_servers import ToolShop, over_http
+
+from pipelines import cli
+from retrievers.catalogue import read_catalogue
+
+SHOP = shlex.join([sys.executable, str(Path(__file__).parent / "mcp_servers.py")])
+
+
+def test_all_pages_of_a_server_become_a_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "tools.json"
+    with over_http(ToolShop("mend", "wash", "iron", "fold", "dye")) as url:
+        assert cli.index(["mcp", str(out), "--url", url]) == 0
+    assert "5 tools of shop" in capsys.readouterr().out
+    tools = read_catalogue(out)
+    assert {tool.id for tool in tools} == {f"shop/{name}" for name in ("mend", "wash", "iron", "fold", "dye")}
+    assert all(tool.parameters for tool in tools)
+
+
+def test_a_command_is_asked_in_the_environment_of_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_SELLS", "mend")  # as a key would be: the SDK itself hands over little more than PATH
+    shell = f"sh -c {shlex.quote(SHOP + ' ${SHOP_SELLS:?}')}"
+    assert cli.index(["mcp", str(tmp_path / "tools.json"), "--command", shell, "--name", "mine"]) == 0
+    assert [tool.id for tool in read_catalogue(tmp_path / "tools.json")] == ["mine/mend"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "naming"),
+    [
+        ([], 2, "--url"),
+        (["--url", "http://127.0.0.1:9/mcp", "--command", "x"], 2, "--url"),
+        (["--command", "no-such-command-here"], 2, "no-such-command-here"),
+        (["--command", "'open"], 2, "--command"),
+        (["--url", "nonsense"], 2, "--url"),
+        (["--url", "http://127.0.0.1:9/mcp", "--key-variable", "NO_SUCH_KEY"], 2, "NO_SUCH_KEY"),
+        (["--url", "http://127.0.0.1:9/mcp"], 1, "is it running"),
+        (["--command", "true"], 1, "is it running"),
+        (["--command", SHOP], 1, "lists no tools"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_sentence_and_leaves_the_old_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], code: int, naming: str
+) -> None:
+    out = tmp_path / "tools.json"
+    out.write_text(json.dumps({"tools": []}))
+    assert cli.index(["mcp", str(out), *words]) == code
+    told = capfd.readouterr().err
+    assert naming in told
+    assert "Traceback" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["tools.json"]
+    assert json.loads(out.read_text()) == {"tools": []}
