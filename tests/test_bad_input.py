@@ -548,10 +548,12 @@ def test_a_config_that_is_not_there_is_answered_with_the_one_that_was_meant(
     config(tmp_path / "index", corpus)
     refused("build", tmp_path / "confg.yaml", naming=("did you mean", tmp_path / "config.yaml"))
     refused("build", tmp_path / "else" / "x.yaml", naming=("configs/",))
+    assert not (tmp_path / "index").exists()  # nothing is built by a guess
 
 
 def test_public_data_that_is_not_there_is_told_where_to_get(refused: Refused, tmp_path: Path) -> None:
     refused("build", config(tmp_path / "index", "data/no-such-set"), naming=("data/no-such-set", "docs/data.md"))
+    assert not (tmp_path / "index").exists()
 
 
 def test_two_servers_with_a_tool_of_one_name_are_told_how_to_get_along(refused: Refused, tmp_path: Path) -> None:
@@ -559,7 +561,10 @@ def test_two_servers_with_a_tool_of_one_name_are_told_how_to_get_along(refused: 
         (tmp_path / name).write_text(json.dumps({"tools": [{"name": "read_file", "inputSchema": {}}]}))
     both = f"[{tmp_path / 'one.json'}, {tmp_path / 'two.json'}]"
     refused("build", config(tmp_path / "index", both), naming=("read_file", "rewrite-index mcp --name"))
+    assert not (tmp_path / "index").exists()  # neither of the two was taken
 
 
 def test_confirmed_queries_that_are_not_there(refused: Refused, folder: Path, tmp_path: Path) -> None:
+    before = (folder / "manifest.json").read_bytes()
     refused("confirm", folder, tmp_path / "right.jsonl", naming=(tmp_path / "right.jsonl", "does not exist"))
+    assert (folder / "manifest.json").read_bytes() == before
