@@ -57,7 +57,7 @@ class TargetsConfig:
     """Of an answer's lines: by tool id, as the raw query ranks the tools, or shuffled."""
     missing: Literal["imagine", "skip"] = "imagine"
     """What to do with gold tools that are not among the candidates shown: write them all the same, or leave them. A
-    query that is left without any is no example: what a training tells of dev is then of the other queries."""
+    query that is left without any is nothing to learn from; dev keeps it."""
     abstain: float = 0.0
     """The largest share of training examples that are made to answer `no rewrite`, of those that raw retrieval serves
     already. In own words there are more: queries that every reduction harms."""
@@ -164,8 +164,10 @@ class _Maker:
         """One example a query, in the order of their ids."""
         gold = self._splits[split]
         silent = self._served(gold) if split == "train" else frozenset()
-        # A query that shows none of its tools has nothing to teach: `no rewrite` would be the wrong lesson.
-        gold = {q: tools for q, tools in gold.items() if self.lines.of[q] or self._config.say == "own-words"}
+        if split != "dev" and self._config.say != "own-words":
+            # A query that shows none of its tools has nothing to teach: `no rewrite` would be the wrong lesson. Dev
+            # keeps it: it will be asked all the same.
+            gold = {query: tools for query, tools in gold.items() if self.lines.of[query]}
         return [
             Example(
                 query,

@@ -1,0 +1,175 @@
+"""Every command behind the GPU's figures, side by side on one card, in the order of a list.
+
+    python benchmarks/queue_jobs.py benchmarks/gpu.yaml --state runs/gpu [--gigabytes 120] [--at-once 6]
+    python benchmarks/queue_jobs.py benchmarks/gpu.yaml --state runs/gpu --list
+
+A job is a shell command; it begins when its `needs` have ended well, its `files` are there and the card has room
+(`gigabytes`), the first of the list first. A job that is `alone` has the card to itself, since its seconds are figures,
+and what stands behind it in the list waits for it; only what takes nothing of the card may run beside it.
+Each leaves NAME.log and NAME.end (exit code, seconds) in the state folder. One that ended well is not run again; one
+that failed is, when the queue is started anew. What waits for a failed one is named in the end, with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+PAUSE = 0.5
+"""Seconds between two looks."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command."""
+
+    run: str
+    needs: tuple[str, ...] = ()
+    """Jobs that must have ended well before."""
+    files: tuple[str, ...] = ()
+    """What must be there: a model that somebody fetches meanwhile, say. It is waited for."""
+    gigabytes: float = 4.0
+    """Of the card, at most."""
+    alone: bool = False
+
+
+@dataclass
+class Queue:
+    """The jobs, and how far they are."""
+
+    jobs: Mapping[str, Job]
+    state: Path
+    room: float
+    at_once: int
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    began: dict[str, float] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    def done(self, name: str) -> bool:
+        """True where it ended well, now or in an earlier run of the queue."""
+        try:
+            return bool(json.loads((self.state / f"{name}.end").read_text())["code"] == 0)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def hopeless(self, name: str) -> bool:
+        """True where it failed, or waits for one that did."""
+        return name in self.failed or any(self.hopeless(other) for other in self.jobs[name].needs)
+
+    def step(self) -> bool:
+        """Notes what ended, begins what can; False where nothing is left that ever could."""
+        self._reap()
+        open_jobs = [name for name in self.jobs if not self.done(name) and name not in self.running]
+        waiting = [name for name in open_jobs if not self.hopeless(name)]
+        for name in waiting:
+            if self._fits(name):
+                self._begin(name)
+            elif self.jobs[name].alone and self._there(name):
+                break  # the card empties for it
+        return bool(waiting or self.running)
+
+    def stop(self) -> None:
+        """Ends what still runs, with all its processes."""
+        for process in self.running.values():
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in self.running.values():
+            process.wait()
+
+    def _there(self, name: str) -> bool:
+        return all(Path(each).expanduser().exists() for each in self.jobs[name].files)
+
+    def _fits(self, name: str) -> bool:
+        job = self.jobs[name]
+        if not (all(map(self.done, job.needs)) and self._there(name)):
+            return False
+        others = [self.jobs[each] for each in self.running if self.jobs[each].gigabytes]
+        if not job.gigabytes or not others:
+            return True
+        taken = sum(each.gigabytes for each in others)
+        occupied = job.alone or any(each.alone for each in others)
+        return not occupied and len(others) < self.at_once and taken + job.gigabytes <= self.room
+
+    def _begin(self, name: str) -> None:
+        print(f"{name}: begins", flush=True)
+        with (self.state / f"{name}.log").open("wb") as log:
+            command = ["bash", "-c", self.jobs[name].run]
+            self.running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.began[name] = time.monotonic()
+
+    def _reap(self) -> None:
+        for name in [name for name, process in self.running.items() if process.poll() is not None]:
+            code, seconds = self.running.pop(name).returncode, time.monotonic() - self.began[name]
+            facts = {"code": code, "seconds": round(seconds, 1), "beside": sorted(self.running)}
+            (self.state / f"{name}.end").write_text(json.dumps({"run": self.jobs[name].run, **facts}) + "\n")
+            if code:
+                self.failed.add(name)
+            print(f"{name}: {'ended' if not code else f'FAILED with {code}'} after {seconds:.0f} s", flush=True)
+
+
+def read_jobs(path: Path) -> dict[str, Job]:
+    """The list; a need that nothing meets is refused."""
+    jobs = {}
+    for name, facts in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+        lists = {key: tuple(facts.get(key, ())) for key in ("needs", "files")}
+        jobs[name] = Job(**{**facts, **lists})
+    for name, job in jobs.items():
+        unknown = [each for each in job.needs if each not in list(jobs)[: list(jobs).index(name)]]
+        if unknown:
+            raise SystemExit(f"{path}: {name} needs {unknown[0]}, which does not stand before it")
+    return jobs
+
+
+def main() -> int:
+    """Runs what can be run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", type=Path)
+    parser.add_argument("--state", type=Path, required=True, help="folder for logs and results")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these jobs and what they need")
+    parser.add_argument("--gigabytes", type=float, default=120.0, help="of the card, for all that runs at once")
+    parser.add_argument("--at-once", type=int, default=6)
+    parser.add_argument("--list", action="store_true", help="tell how far it is, and run nothing")
+    options = parser.parse_args()
+    jobs = read_jobs(options.jobs)
+    if options.only:
+        jobs = wanted(jobs, options.only)
+    options.state.mkdir(parents=True, exist_ok=True)
+    queue = Queue(jobs, options.state, options.gigabytes, options.at_once)
+    if options.list:
+        for name, job in jobs.items():
+            print(f"{'done' if queue.done(name) else 'open':<5} {name:<24} {job.run}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        while queue.step():
+            time.sleep(PAUSE)
+    finally:
+        queue.stop()
+    lost = [name for name in jobs if not queue.done(name)]
+    print(f"not done: {', '.join(lost)}" if lost else "all done", flush=True)
+    return 1 if lost else 0
+
+
+def wanted(jobs: Mapping[str, Job], names: list[str]) -> dict[str, Job]:
+    """The named ones with all that they need, in the order of the list."""
+    unknown = [name for name in names if name not in jobs]
+    if unknown:
+        raise SystemExit(f"there is no job {unknown[0]}; there are {', '.join(jobs)}")
+    found: set[str] = set()
+    for name in reversed(jobs):
+        if name in names or any(name in jobs[other].needs for other in found):
+            found.add(name)
+    return {name: job for name, job in jobs.items() if name in found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

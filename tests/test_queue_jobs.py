@@ -1,0 +1,114 @@
+"""The queue of a GPU's jobs: order, room, what is alone, what failed, and going on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from waiting import until
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "benchmarks" / "queue_jobs.py"
+
+
+def queue(folder: Path, jobs: dict[str, dict[str, object]], *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "jobs.yaml").write_text(yaml.safe_dump(jobs, sort_keys=False))
+    command = [sys.executable, str(SCRIPT), "jobs.yaml", "--state", "state", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_jobs_run_after_what_they_need_and_a_finished_one_never_again(tmp_path: Path) -> None:
+    jobs = {
+        "first": {"run": "echo first >> told"},
+        "second": {"run": "echo second >> told", "needs": ["first"]},
+    }
+    assert queue(tmp_path, jobs).returncode == 0
+    assert (tmp_path / "told").read_text().split() == ["first", "second"]
+    again = queue(tmp_path, jobs)
+    assert (again.returncode, again.stdout) == (0, "all done\n")
+    assert (tmp_path / "told").read_text().split() == ["first", "second"]
+    assert json.loads((tmp_path / "state/first.end").read_text())["code"] == 0
+
+
+def test_who_waits_for_a_failed_job_is_named_and_the_others_run(tmp_path: Path) -> None:
+    jobs = {
+        "bad": {"run": "echo what went wrong; exit 3"},
+        "after": {"run": "touch after", "needs": ["bad"]},
+        "other": {"run": "touch other"},
+    }
+    ended = queue(tmp_path, jobs)
+    assert ended.returncode == 1
+    assert "bad: FAILED with 3" in ended.stdout
+    assert ended.stdout.endswith("not done: bad, after\n")
+    assert (tmp_path / "state/bad.log").read_text() == "what went wrong\n"
+    assert (tmp_path / "other").exists()
+    assert not (tmp_path / "after").exists()
+    jobs["bad"]["run"] = "true"  # mended: the queue goes on with it
+    assert queue(tmp_path, jobs).returncode == 0
+    assert (tmp_path / "after").exists()
+
+
+def test_the_card_is_never_overfull_and_who_is_alone_is_alone(tmp_path: Path) -> None:
+    note = "echo +{0} >> told; sleep .7; echo -{0} >> told"
+    sizes = {"a": 50, "b": 50, "c": 60}
+    jobs: dict[str, dict[str, object]] = {n: {"run": note.format(n), "gigabytes": size} for n, size in sizes.items()}
+    jobs["timed"] = {"run": note.format("timed"), "alone": True}
+    jobs["last"] = {"run": note.format("last"), "gigabytes": 1}
+    assert queue(tmp_path, jobs, "--gigabytes", "100").returncode == 0
+    running: set[str] = set()
+    for line in (tmp_path / "told").read_text().split():
+        running = running | {line[1:]} if line[0] == "+" else running - {line[1:]}
+        assert sum(sizes.get(name, 0) for name in running) <= 100
+        assert "timed" not in running or running == {"timed"}
+    told = (tmp_path / "told").read_text().split()
+    assert told.index("-timed") < told.index("+last")  # nobody passes who would keep the card from emptying
+
+
+def test_a_file_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+    jobs = {
+        "wants": {"run": "cat model > got", "files": ["model"]},
+        "makes": {"run": "sleep .5; echo weights > part; mv part model"},
+    }
+    assert queue(tmp_path, jobs).returncode == 0
+    assert (tmp_path / "got").read_text() == "weights\n"
+
+
+def test_only_some_with_what_they_need(tmp_path: Path) -> None:
+    jobs = {
+        "one": {"run": "touch one"},
+        "two": {"run": "touch two", "needs": ["one"]},
+        "three": {"run": "touch three"},
+    }
+    listed = queue(tmp_path, jobs, "--only", "two", "--list").stdout
+    assert [line.split()[1] for line in listed.splitlines()] == ["one", "two"]
+    assert queue(tmp_path, jobs, "--only", "two").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["jobs.yaml", "one", "two"]
+    assert "no job four" in queue(tmp_path, jobs, "--only", "four").stderr
+
+
+def test_a_stopped_queue_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text("long: {run: 'touch began; sleep 600; touch ended'}")
+    command = [sys.executable, str(SCRIPT), "jobs.yaml", "--state", "state"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        until(lambda: (tmp_path / "began").exists())
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 143  # it waits for what it has ended
+    finally:
+        running.kill()
+    assert not (tmp_path / "state/long.end").exists()  # not done: the next run begins it anew
+
+
+def test_the_list_that_ships_names_configs_and_scripts_that_are_there(tmp_path: Path) -> None:
+    jobs = yaml.safe_load((ROOT / "benchmarks" / "gpu.yaml").read_text())
+    listed = queue(tmp_path, jobs, "--list")
+    assert (listed.returncode, len(listed.stdout.splitlines())) == (0, len(jobs))
+    named = {
+        word for job in jobs.values() for word in job["run"].split() if word.startswith(("configs/", "benchmarks/"))
+    }
+    assert len(named) > 20
+    assert [word for word in sorted(named) if not (ROOT / word).is_file()] == []
