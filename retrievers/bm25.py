@@ -14,17 +14,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import bm25s
-import bm25s.scoring
 import numpy as np
 import rank_bm25
 
 from retrievers.base import Retriever
+from retrievers.hiding import hidden
 from retrievers.kinds import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
 from retrievers.text import clean, tokens
 from retrievers.types import Ranking
+
+with hidden("jax"):  # bm25s would wake it for no gain of ours, and JAX takes three quarters of the GPU's memory
+    import bm25s
+    import bm25s.scoring
 
 DIGITS = 9
 _term_score = bm25s.scoring._score_tfc_bm25plus

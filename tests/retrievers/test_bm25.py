@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,16 @@ def test_words_of_every_script_are_found(context: Context, tmp_path: Path) -> No
     search = Index(tmp_path / "index", context).retriever("bm25").search
     asked = ["прогноз ПОГОДЫ", "明天天气怎么样", "vorhersage für STÄDTE", "locale meta data"]
     assert [ranking.ids[:1] for ranking in search(asked, 1)] == [("a",), ("b",), ("c",), ("d",)]
+
+
+def test_no_gpu_memory_goes_to_a_library_that_is_not_asked(tmp_path: Path) -> None:
+    """Where JAX is installed, it is neither woken nor lost to the program."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax/__init__.py").write_text("print('jax wakes')")
+    (tmp_path / "jax/lax.py").write_text("top_k = lambda *_: None")
+    program = "import retrievers.bm25; print('bm25 is there'); import jax.lax"
+    paths = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    told = subprocess.run([sys.executable, "-c", program], env=paths, capture_output=True, text=True)
+    assert (told.returncode, told.stdout) == (0, "bm25 is there\njax wakes\n"), told.stderr
+    theirs = subprocess.run([sys.executable, "-c", f"import jax; {program}"], env=paths, capture_output=True, text=True)
+    assert (theirs.returncode, theirs.stdout) == (0, "jax wakes\nbm25 is there\n"), theirs.stderr
