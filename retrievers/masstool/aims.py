@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.masstool.graph import make_edges, multi_hot, scene_members
+from retrievers.masstool.graph import make_edges, placed, scene_members, shares, spread
 from retrievers.masstool.losses import detection, listwise
 from retrievers.masstool.settings import Beside
 from retrievers.masstool.tokens import Tokens, encode, unit
@@ -49,7 +49,7 @@ class Aims:
         self._catalogue = CatalogueLoss(model, data, negatives, settings.temperature, most, settings.seed)
         self._whole = len(data.candidates()) <= most
         self.edges = make_edges(data.train.gold, len(data.documents)).to(device)
-        self._members = scene_members(self.edges)
+        self._members, self._shares = scene_members(self.edges), shares(self.edges)
         dimensions = unit(model, self.dev.rows(torch.zeros(1, dtype=torch.long)), self.cuda).shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
@@ -70,7 +70,8 @@ class Aims:
         heat, here = self.settings.temperature, places.to(self.device)
         x = unit(self.model, self._masked(self.queries.rows(places)), self.cuda)
         columns, documents = self._documents(places, generator)
-        gold = multi_hot(self.edges, here, columns)
+        own = placed(self.edges.tools[here], columns, self.edges.count)
+        gold = spread(own, self._shares[here], len(columns))
         loss = listwise(x @ documents.T, gold, heat)
         if self.beside.scenes:
             loss = loss + self.beside.scenes * self._scenes(x, here, columns, documents)

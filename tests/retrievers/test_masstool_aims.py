@@ -11,7 +11,7 @@ from torch import nn
 
 from retrievers.errors import BadInput
 from retrievers.masstool.aims import Aims
-from retrievers.masstool.graph import make_edges, multi_hot, scene_members
+from retrievers.masstool.graph import make_edges, placed, scene_members, shares, spread
 from retrievers.masstool.settings import Beside, EncoderTuning
 from retrievers.masstool.tokens import Tokens, encode
 from retrievers.settings import DenseTraining
@@ -155,8 +155,10 @@ def test_tokens_are_cut_to_the_longest_asked_and_encoded_in_order() -> None:
 
 def test_gold_and_scenes_as_tables() -> None:
     edges = make_edges([list(each) for each in GOLD], 7)
-    hot = multi_hot(edges, torch.tensor([2, 1]), torch.tensor([1, 2, 3, 4]))
-    assert hot.tolist() == [[1, 0, 1, 1], [0, 1, 0, 0]]
+    rows, columns = torch.tensor([2, 1]), torch.tensor([1, 2, 3, 4])
+    gold = spread(placed(edges.tools[rows], columns, 7), shares(edges)[rows], 4)
+    third = pytest.approx(1 / 3)
+    assert gold.tolist() == [[third, 0, third, third], [0, 1, 0, 0]]
     assert scene_members(edges).tolist() == [[0, 1, 7], [2, 7, 7], [1, 3, 4], [5, 7, 7]]
 
 
