@@ -23,7 +23,7 @@ def listwise(scores: Tensor, targets: Tensor, temperature: float) -> Tensor:
 
 def short_lists(scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
     """The authors': a softmax over ten tools without a temperature, then a binary cross entropy on it."""
-    order = torch.rand(scores.shape, generator=generator).to(scores.device) + gold
+    order = torch.rand(scores.shape, generator=generator, device=scores.device) + gold
     chosen = order.topk(min(LIST, scores.shape[1])).indices
     shares = torch.softmax(scores.gather(1, chosen), dim=-1)
     targets = gold.gather(1, chosen)

@@ -444,6 +444,17 @@ def test_the_same_seed_gives_the_same_and_another_does_not(learned: tuple[Heads,
     assert not torch.equal(other.attention, learned[0].attention)
 
 
+@pytest.mark.parametrize("candidates", [4096, 20])
+def test_how_many_steps_are_drawn_together_changes_nothing(candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, found = replace(SETTINGS, train=replace(TRAIN, candidates=candidates)), []
+    for most in (1, 4_000_000):
+        monkeypatch.setattr("retrievers.masstool.steps.AT_ONCE", most)
+        learning = Learning(LESSONS, settings, "cpu")
+        found.append((learning.epoch(0), learning.heads.attention))
+    assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
+
+
 def test_training_leaves_the_process_chance_alone(tmp_path: Path) -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
