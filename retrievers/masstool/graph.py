@@ -7,13 +7,20 @@ row of zeros stands. What is propagated is LightGCN's sum (He et al., 2020): no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from retrievers.masstool.unit import unit
+
+DENSE = 4096
+"""Up to so many tools a product of matrices brings their signals to queries in training: a sparse sum's gradient has to
+sort first, which is twenty launches on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +35,24 @@ class Edges:
     """Tools there are."""
     sets: int
     """Gold sets there are; a number, since a GPU would have to stop to tell it."""
-
-    @property
-    def real(self) -> Tensor:
-        """(queries, most gold tools): True where there is an edge."""
-        return self.tools < self.count
+    real: Tensor
+    """(queries, most gold tools): True where there is an edge."""
+    by_tool: Tensor
+    """(edges,) places in the flat table, the edges of one tool together"""
+    givers: Tensor
+    """(edges,) the query of each of these"""
+    tool_starts: Tensor
+    """(tools,) where the edges of each begin in `by_tool`"""
+    by_scene: Tensor
+    """(queries,) rows of queries, those of one scene together"""
+    scene_starts: Tensor
+    """(scenes,) where the queries of each begin in `by_scene`"""
 
     def to(self, device: str | torch.device) -> Edges:
         """The same elsewhere."""
-        return replace(self, tools=self.tools.to(device), scenes=self.scenes.to(device))
+        held = [getattr(self, each.name) for each in fields(self)]
+        moved: list[Any] = [each.to(device) if torch.is_tensor(each) else each for each in held]
+        return Edges(*moved)
 
 
 def make_edges(gold: Sequence[Sequence[int]], count: int) -> Edges:
@@ -44,80 +60,128 @@ def make_edges(gold: Sequence[Sequence[int]], count: int) -> Edges:
     lengths = np.fromiter(map(len, gold), np.int64, len(gold))
     width = int(lengths.max(initial=1)) or 1
     tools = np.full((len(gold), width), count, dtype=np.int64)
-    tools[np.arange(width) < lengths[:, None]] = np.fromiter(chain.from_iterable(gold), np.int64, lengths.sum())
+    real = np.arange(width) < lengths[:, None]
+    tools[real] = np.fromiter(chain.from_iterable(gold), np.int64, lengths.sum())
     known: dict[tuple[int, ...], int] = {}
     scenes = np.fromiter((known.setdefault(tuple(sorted(each)), len(known)) for each in gold), np.int64, len(gold))
-    return Edges(torch.from_numpy(tools), torch.from_numpy(scenes), count, len(known))
+    by_tool, tool_starts = _grouped(tools.ravel(), count)
+    by_tool = by_tool[: lengths.sum()]
+    groups = (by_tool, by_tool // width, tool_starts, *_grouped(scenes, len(known)))
+    tables = [torch.from_numpy(each) for each in (real, *groups)]
+    return Edges(torch.from_numpy(tools), torch.from_numpy(scenes), count, len(known), *tables)
+
+
+def _grouped(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the values, equal ones together, and where each of 0..count-1 begins; larger ones are at the end."""
+    order = np.argsort(values, kind="stable")
+    return order, np.searchsorted(values[order], np.arange(count))
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The edges that are seen at one moment, with the degrees that follow from them."""
+    """The edges that are seen at one moment, with the weights that follow from them."""
 
     edges: Edges
-    kept: Tensor
-    """(queries, most gold tools): edges between queries and tools"""
-    kept_scenes: Tensor
-    """(queries,): edges between queries and scenes"""
-    queries: Tensor
-    tools: Tensor
-    """Degrees, at least 1; that of the padding is 1."""
+    weights: Tensor
+    """(2, queries, most gold tools): what goes along an edge in the tool view and in the scene view; 0: not seen.
+
+    Tool view: one over the roots of both degrees, so that popular tools speak softly. Scene view: the mean of the gold
+    set, which is what a scene's node holds; one scene a query, so that nothing else weighs."""
+    scenes: Tensor
+    """(queries,): what goes from a query to its scene, one over the root of the queries that are seen there"""
 
 
-def view(edges: Edges, kept: Tensor | None = None, kept_scenes: Tensor | None = None) -> View:
-    """All edges, or those that are kept."""
-    seen = edges.real if kept is None else edges.real & kept
-    scenes = edges.real.any(1) if kept_scenes is None else kept_scenes & edges.real.any(1)
-    degrees = torch.bincount(edges.tools[seen], minlength=edges.count + 1).clamp(min=1)
-    return View(edges, seen, scenes, seen.sum(1).clamp(min=1), degrees)
+def views(edges: Edges, kept: Tensor, kept_scenes: Tensor, dtype: torch.dtype) -> list[View]:
+    """One for each row: which edges to tools (rows, queries, most gold tools) and to scenes (rows, queries) are kept.
+
+    Many at once, since a GPU takes as long to be told of one as of all.
+    """
+    rows, seen, asked = len(kept), edges.real & kept, edges.real.any(1) & kept_scenes
+    tools = torch.zeros(rows, edges.count + 1, dtype=dtype, device=kept.device)
+    tools.scatter_add_(1, edges.tools.flatten().expand(rows, -1), seen.flatten(1).to(dtype))
+    queries = seen.sum(2, keepdim=True, dtype=dtype)
+    by_tools = seen * (queries.clamp_(min=1) * tools.clamp_(min=1)[:, edges.tools]).rsqrt_()
+    by_scenes = asked[:, :, None] * shares(edges, dtype)
+    scenes = torch.zeros(rows, edges.sets, dtype=dtype, device=kept.device)
+    scenes.scatter_add_(1, edges.scenes.expand(rows, -1), asked.to(dtype))
+    given = asked * scenes.clamp_(min=1).rsqrt_()[:, edges.scenes]
+    both = torch.stack([by_tools, by_scenes], dim=1)
+    return [View(edges, *each) for each in zip(both.unbind(), given.unbind(), strict=True)]
 
 
-def without(edges: Edges, anchors: Tensor, dropout: float, generator: torch.Generator) -> View:
-    """The graph as unseen queries meet it: the anchors have no edges, and a share of the others is dropped."""
-    shape, device = edges.tools.shape, edges.tools.device
-    kept = (torch.rand(shape, generator=generator) >= dropout).to(device)
-    scenes = (torch.rand(shape[0], generator=generator) >= dropout).to(device)
-    kept[anchors] = False
-    scenes[anchors] = False
-    return view(edges, kept, scenes)
+def view(edges: Edges) -> View:
+    """All edges, in double precision: those who use them round as they need it."""
+    every = torch.ones(1, *edges.tools.shape, dtype=torch.bool, device=edges.tools.device)
+    return views(edges, every, every[:, :, 0], torch.float64)[0]
 
 
-def multi_hot(edges: Edges, queries: Tensor, columns: Tensor) -> Tensor:
-    """(queries, columns): 1 where a query needs the tool of a column; every tool it needs is among the columns."""
-    place = torch.full((edges.count + 1,), len(columns), dtype=torch.long, device=columns.device)
-    place[columns] = torch.arange(len(columns), device=columns.device)
-    gold = torch.zeros(len(queries), len(columns) + 1, device=columns.device)
-    return gold.scatter_(1, place[edges.tools[queries]], 1.0)[:, :-1]
+def draw(edges: Edges, generator: torch.Generator) -> Tensor:
+    """A number between 0 and 1 for every edge to a tool, and behind them for every query's edge to its scene."""
+    return torch.rand(edges.tools.numel() + len(edges.tools), generator=generator, device=edges.tools.device)
+
+
+def without(edges: Edges, held_out: Tensor, dropout: float, drawn: Sequence[Tensor]) -> list[View]:
+    """The graph as unseen queries meet it, one for each draw: those held out, (draws, queries), have no edges, and a
+    share of the others is dropped."""
+    kept, size = torch.stack(list(drawn)) >= dropout, edges.tools.numel()
+    tools, scenes = kept[:, :size].view(-1, *edges.tools.shape), kept[:, size:]
+    return views(edges, tools & ~held_out[:, :, None], scenes & ~held_out, torch.float32)
+
+
+def shares(edges: Edges, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(queries, most gold tools): each tool's share in its query's gold set; they add up to 1."""
+    return edges.real.to(dtype) / edges.real.sum(1, keepdim=True).clamp(min=1)
+
+
+def placed(tools: Tensor, columns: Tensor, count: int) -> Tensor:
+    """Which column each of these tools is, of `count` tools there are; one behind the last: none."""
+    place = torch.full((count + 1,), len(columns), dtype=torch.long, device=columns.device)
+    return place.index_copy_(0, columns, torch.arange(len(columns), device=columns.device))[tools]
+
+
+def spread(places: Tensor, values: Tensor, count: int) -> Tensor:
+    """(queries, count): the values in their columns, 0 elsewhere; those in a column behind the last are left out."""
+    return values.new_zeros(len(places), count + 1).scatter_(1, places, values)[:, :-1]
 
 
 def scene_members(edges: Edges) -> Tensor:
     """(scenes, most gold tools): the tools of every scene, padded as edges are."""
-    return edges.tools[_unique(edges.scenes)[1]]
+    return edges.tools[distinct(edges.scenes)[1]]
 
 
 def to_tools(seen: View, queries: Tensor) -> Tensor:
-    """(tools, dimensions): what the queries' vectors bring to their tools, over the roots of both degrees."""
-    rows, places = seen.kept.nonzero(as_tuple=True)
-    tools = seen.edges.tools[rows, places]
-    weights = (seen.queries[rows] * seen.tools[tools]).to(queries.dtype).rsqrt()
-    found = queries.new_zeros(seen.edges.count, queries.shape[1])
-    return found.index_add(0, tools, queries[rows] * weights[:, None])
+    """(tools, dimensions): what the queries' vectors bring to their tools."""
+    edges = seen.edges
+    weights = seen.weights[0].flatten()[edges.by_tool].to(queries.dtype)
+    return functional.embedding_bag(edges.givers, queries, edges.tool_starts, per_sample_weights=weights, mode="sum")
+
+
+def to_scenes(seen: View, queries: Tensor) -> Tensor:
+    """(scenes, dimensions): what the queries' vectors bring to their scenes."""
+    edges = seen.edges
+    weights = seen.scenes[edges.by_scene].to(queries.dtype)
+    return functional.embedding_bag(edges.by_scene, queries, edges.scene_starts, per_sample_weights=weights, mode="sum")
 
 
 def to_queries(seen: View, signals: Tensor, rows: Tensor, scene: bool) -> Tensor:
-    """What tools bring to some queries of the pool, (rows, dimensions).
+    """What tools bring to some queries of the pool by one view, (rows, dimensions)."""
+    weights = seen.weights[int(scene)][rows].to(signals.dtype)
+    return functional.embedding_bag(seen.edges.tools[rows], signals, per_sample_weights=weights, mode="sum")
 
-    Tool view: over the roots of both degrees, so that popular tools speak softly. Scene view: the mean of the gold
-    set, which is what a scene's node holds; one scene a query, so that nothing else weighs.
+
+def to_askers(seen: View, signals: Tensor, rows: Tensor, attention: Tensor) -> Tensor:
+    """What tools bring by both views to queries that look at some of the pool, (2, queries, dimensions).
+
+    `rows` and `attention`, (queries, neighbours), tell at whom they look and how much.
     """
-    tools, kept = seen.edges.tools[rows], seen.kept[rows]
-    if scene:
-        real = seen.edges.real[rows]
-        held = (real & seen.kept_scenes[rows, None]).to(signals.dtype)
-        weights = held / real.sum(1, keepdim=True).clamp(min=1)
-    else:
-        weights = kept * (seen.queries[rows, None] * seen.tools[tools]).to(signals.dtype).rsqrt()
-    return functional.embedding_bag(tools, signals, per_sample_weights=weights.to(signals.dtype), mode="sum")
+    tools = seen.edges.tools[rows].flatten(1)
+    weights = (seen.weights[:, rows].to(signals.dtype) * attention[:, :, None]).flatten(2)
+    if weights.requires_grad and len(signals) <= DENSE:
+        votes = signals.new_zeros(*weights.shape[:2], len(signals))
+        return votes.scatter_add_(2, tools.expand_as(weights), weights) @ signals
+    flat = tools.expand_as(weights).flatten(0, 1)
+    found = functional.embedding_bag(flat, signals, per_sample_weights=weights.flatten(0, 1), mode="sum")
+    return found.view(*weights.shape[:2], -1)
 
 
 def layers(seen: View, queries: Tensor, tools: Tensor, count: int, normal: bool) -> list[Tensor]:
@@ -128,28 +192,12 @@ def layers(seen: View, queries: Tensor, tools: Tensor, count: int, normal: bool)
         if layer + 1 < count:
             padded = torch.cat([found[-1], found[-1].new_zeros(1, tools.shape[1])])
             held = to_queries(seen, padded, torch.arange(len(queries), device=queries.device), scene=False)
-        found.append(functional.normalize(fresh, dim=-1) if normal else fresh)
+        found.append(unit(fresh) if normal else fresh)
     return found
 
 
-def scene_views(seen: View, queries: Tensor, tools: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Two views of the scenes of some queries, one row a scene: by their tools, and by the queries they belong to."""
-    scenes, first = _unique(seen.edges.scenes[rows])
-    members, real = seen.edges.tools[rows[first]], seen.edges.real[rows[first]]
-    padded = torch.cat([tools, tools.new_zeros(1, tools.shape[1])])
-    weights = real.to(tools.dtype) / real.sum(1, keepdim=True).clamp(min=1)
-    by_tools = functional.embedding_bag(members, padded, per_sample_weights=weights, mode="sum")
-    place = torch.full((seen.edges.sets,), -1, dtype=torch.long, device=scenes.device)
-    place[scenes] = torch.arange(len(scenes), device=scenes.device)
-    owner = place[seen.edges.scenes]
-    asked = ((owner >= 0) & seen.kept_scenes).nonzero()[:, 0]
-    sums = queries.new_zeros(len(scenes), queries.shape[1]).index_add(0, owner[asked], queries[asked])
-    counts = torch.bincount(owner[asked], minlength=len(scenes)).clamp(min=1).to(queries.dtype)
-    return by_tools, by_tools + sums * counts.rsqrt()[:, None]
-
-
-def _unique(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct values, and where each stands first."""
+def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct values, in order, and where each stands first."""
     found, inverse = torch.unique(values, return_inverse=True)
     first = torch.full((len(found),), len(values), dtype=torch.long, device=values.device)
     places = torch.arange(len(values), device=values.device)

@@ -69,6 +69,8 @@ class _Joint:
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=self.cuda)
         self.steps = -(-len(data.train) // settings.batch_size)
         self.mean = self.state() if beside.averaged else {}
+        held = self.model.state_dict()  # the weights themselves, wherever they move
+        self._live = {name: value.detach() for name, value in held.items() if value.is_floating_point()}
 
     def epoch(self, number: int, bar: Any) -> float:
         """One pass over the training queries; the mean loss."""
@@ -106,9 +108,7 @@ class _Joint:
         if not self.mean:
             return
         share = min(self.aims.beside.averaged, (1 + step) / (10 + step))
-        now = self.model.state_dict()
-        real = [name for name, value in self.mean.items() if value.is_floating_point()]
-        torch._foreach_lerp_([self.mean[name] for name in real], [now[name].detach() for name in real], 1 - share)
+        torch._foreach_lerp_([self.mean[name] for name in self._live], list(self._live.values()), 1 - share)
 
     def taken(self, weights: str) -> dict[str, Tensor]:
         """Copies of the last weights, or of the averaged ones."""

@@ -6,21 +6,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from retrievers.masstool.unit import unit
+
 LIST = 10
 """Tools in one of the authors' lists: gold and uniform negatives."""
 NEVER = -1e9
 """A logit that takes no part in a softmax, and gives no NaN where none does."""
+NOBODY = -100
+"""A target that is passed over."""
 
 
-def listwise(scores: Tensor, gold: Tensor, temperature: float) -> Tensor:
-    """Cross entropy between softmax(scores / temperature) and the gold tools, each with an equal share."""
-    targets = gold / gold.sum(1, keepdim=True)
-    return -(targets * functional.log_softmax(scores / temperature, dim=-1)).sum(-1).mean()
+def listwise(scores: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Cross entropy between softmax(scores / temperature) and the gold tools' shares, which add up to 1."""
+    return functional.cross_entropy(scores / temperature, targets)
 
 
 def short_lists(scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
     """The authors': a softmax over ten tools without a temperature, then a binary cross entropy on it."""
-    order = torch.rand(scores.shape, generator=generator).to(scores.device) + gold
+    order = torch.rand(scores.shape, generator=generator, device=scores.device) + gold
     chosen = order.topk(min(LIST, scores.shape[1])).indices
     shares = torch.softmax(scores.gather(1, chosen), dim=-1)
     targets = gold.gather(1, chosen)
@@ -32,11 +35,11 @@ def contrastive(left: Tensor, right: Tensor, temperature: float) -> Tensor:
 
     They are masked and not cut out: a GPU would have to stop for their number, and to sort for the gradient.
     """
-    there = (left.detach().square().sum(1) > 0) & (right.detach().square().sum(1) > 0)
-    logits = functional.normalize(left, dim=-1) @ functional.normalize(right, dim=-1).T / temperature
-    logits = logits.masked_fill(~there, NEVER)
-    found = functional.cross_entropy(logits, torch.arange(len(left), device=left.device), reduction="none")
-    return found.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
+    there = left.detach().any(1) & right.detach().any(1)
+    logits = unit(left, 1 / temperature) @ unit(right).T + NEVER * ~there
+    wanted = torch.where(there, torch.arange(len(left), device=left.device), NOBODY)
+    found = functional.cross_entropy(logits, wanted, ignore_index=NOBODY, reduction="sum")
+    return found / there.sum().clamp(min=1)
 
 
 def detection(logits: Tensor, needs: Tensor, faithful: bool) -> Tensor:

@@ -35,10 +35,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.masstool.graph import View, layers, to_queries
+from retrievers.masstool.graph import View, layers, to_askers, to_queries
 from retrievers.masstool.lending import lent
-from retrievers.masstool.losses import probabilities
+from retrievers.masstool.losses import NEVER, probabilities
 from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.unit import unit
 from retrievers.masstool.words import logits
 
 VIEWS = ("tool", "scene")
@@ -140,18 +141,18 @@ class Heads(nn.Module):
         """
         base = self.base(texts)
         held = self.pool(queries)
-        faithful, count = self.settings.faithful, self.settings.layers
-        found = layers(seen, held, base, count if self.settings.modules.graph else 0, normal=True)
-        step = self.graph if faithful else self.graph * self.shares[2]
-        later = [step * each for each in found[1:]]
-        whole = base + sum(later) if later else base
-        signals = base + sum(later[: count - 1]) if later[: count - 1] else base
+        found = layers(seen, held, base, self.settings.layers if self.settings.modules.graph else 0, normal=True)
+        step = self.graph if self.settings.faithful else self.kept(2, self.graph)
+        sums = [base]
+        for each in found[1:]:
+            sums.append(sums[-1] + step * each)
+        whole, signals = sums[-1], sums[max(0, len(sums) - 2)]
         if lenders is not None and len(lenders) < len(texts):
             others = torch.ones(len(texts), dtype=torch.bool, device=texts.device)
             others[lenders] = False
             whole, signals = (self._lent(texts, each, lenders, others) for each in (whole, signals))
         padded = torch.cat([signals, signals.new_zeros(1, signals.shape[1])])
-        return Tools(functional.normalize(whole, dim=-1), padded, whole)
+        return Tools(unit(whole), padded, whole)
 
     def _lent(self, texts: Tensor, held: Tensor, lenders: Tensor, others: Tensor) -> Tensor:
         shifts = held[lenders] - texts[lenders]
@@ -161,7 +162,11 @@ class Heads(nn.Module):
 
     def base(self, texts: Tensor) -> Tensor:
         """Layer 0 of the tools."""
-        return texts + self.shares[2] * self.residual if self.settings.adapter else texts
+        return texts + self.kept(2, self.residual) if self.settings.adapter else texts
+
+    def kept(self, place: int, learned: Tensor) -> Tensor:
+        """As much of what was learned as dev chose; all of it while it is being learned."""
+        return learned if self.training else self.shares[place] * learned
 
     def pool(self, queries: Tensor) -> Tensor:
         """Layer 0 of the pool's queries."""
@@ -174,17 +179,16 @@ class Heads(nn.Module):
         """Query vectors. `keys` are the pool's; `anchors`, the queries' own rows there, are looked at if faithful."""
         if self.settings.faithful:
             return self._faithful(x, near, keys, seen, tools, anchors)
-        text = functional.normalize(x + self.shares[3] * (x @ self.adapter), dim=-1) if self.settings.adapter else x
-        if self.training and self.settings.train:
-            alone = torch.rand(len(x), 1, device=x.device) < self.settings.train.text_dropout
-            text = text * ~(alone & near.valid.any(1, keepdim=True))
+        text = unit(torch.addmm(x, x, self.kept(3, self.adapter))) if self.settings.adapter else x
+        if self.training and self.settings.train:  # who has neighbours has them in front
+            alone = self.settings.train.text_dropout * near.valid[:, :1]
+            text = text * (torch.rand(len(x), 1, device=x.device) >= alone)
         searched = self.searched(x, near, keys, seen, tools)
-        hidden = self.hidden(x)
-        votes = self.votes(searched)
+        hidden, joint = self.hidden(x), list[Tensor]()
         if self.settings.modules.transfer != "none":
-            for place, each in enumerate(searched):
-                votes = votes + self.weights[2 + place] * self.transferred(hidden, each, place)
-        return Asked(text + self.shares[0] * votes, searched)
+            info = self.informed(hidden)
+            joint = [self.transferred(info, each, place) for place, each in enumerate(searched)]
+        return Asked(text + self.kept(0, self.votes(searched, joint)), searched)
 
     def hidden(self, x: Tensor) -> Tensor:
         """The detection tower's state, which is transferred."""
@@ -193,7 +197,7 @@ class Heads(nn.Module):
     def needs(self, x: Tensor) -> Tensor:
         """Logits of needing a tool: (queries,), or (queries, 2) where faithful."""
         logits: Tensor = self.decide(self.hidden(x))
-        return logits if self.settings.faithful else logits[:, 0]
+        return logits if self.settings.faithful else logits.squeeze(1)
 
     def likely(self, x: Tensor, texts: Sequence[str]) -> Tensor:
         """How likely each query needs a tool, by its vector and, where that helps, by its words."""
@@ -204,11 +208,15 @@ class Heads(nn.Module):
             found = found + self.telling[1] * logits(self.words, texts).to(found.device)
         return probabilities(found)
 
-    def votes(self, searched: tuple[Tensor, Tensor]) -> Tensor:
-        """What neighbours add to a query's vector, before any transfer."""
-        if not self.settings.modules.intent:
+    def votes(self, searched: tuple[Tensor, Tensor], joint: Sequence[Tensor] = ()) -> Tensor:
+        """What neighbours add to a query's vector; `joint`: by way of the detection tower."""
+        intent = self.settings.modules.intent
+        terms = [*(searched if intent else ()), *joint]
+        if not terms:
             return torch.zeros_like(searched[0])
-        return self.weights[0] * searched[0] + self.weights[1] * searched[1]
+        whole = len(terms) == len(self.weights)
+        weights = self.weights if whole else self.weights[:2] if intent else self.weights[2:]
+        return (weights @ torch.stack(terms).flatten(1)).view_as(searched[0])
 
     def searched(self, x: Tensor, near: Near, keys: Tensor, seen: View, tools: Tools) -> tuple[Tensor, Tensor]:
         """SUIM: what the neighbours lend, by tool view and by scene view."""
@@ -216,30 +224,32 @@ class Heads(nn.Module):
             return x, x
         if not len(keys):  # nobody was ever asked
             return torch.zeros_like(x), torch.zeros_like(x)
-        share = self.attend(x, near, keys)
-        own = self.own * torch.einsum("qk,qkd->qd", share, keys[near.rows])
-        found = []
-        for place, each in enumerate(VIEWS):
-            brought = own
-            if self.settings.modules.graph:
-                flat = to_queries(seen, tools.signals, near.rows.flatten(), each == "scene")
-                brought = own + torch.einsum("qk,qkd->qd", share, flat.view(*near.rows.shape, -1))
-            found.append(brought @ self.mixing[place])
-        return found[0], found[1]
+        held = keys[near.rows]
+        share = self.attend(x, near, held)
+        own = self.own * torch.bmm(share[:, None], held).squeeze(1)
+        if self.settings.modules.graph:
+            both = (to_askers(seen, tools.signals, near.rows, share) + own).unbind()
+        else:
+            both = (own,) * len(VIEWS)
+        return both[0] @ self.mixing[0], both[1] @ self.mixing[1]
 
-    def attend(self, x: Tensor, near: Near, keys: Tensor) -> Tensor:
-        """(queries, neighbours): each neighbour's share; what is missing to 1 is the sink's."""
+    def attend(self, x: Tensor, near: Near, held: Tensor) -> Tensor:
+        """(queries, neighbours): each neighbour's share by its vector; what is missing to 1 is the sink's."""
         valid = near.valid & (near.cosines >= self.threshold) if self.settings.modules.filter else near.valid
-        logits = torch.einsum("qd,qkd->qk", x @ self.attention, keys[near.rows]) * self.shares[1]
-        logits = logits.masked_fill(~valid, -torch.inf)
+        logits = torch.bmm(held, (x @ self.attention)[:, :, None]).squeeze(2)
+        logits = self.kept(1, logits) + NEVER * ~valid
         if self.settings.faithful:
-            return torch.nan_to_num(torch.softmax(logits, dim=-1)) * valid
-        sink = (self.sink * self.shares[1]).expand(len(x), 1)
+            return torch.softmax(logits, dim=-1) * valid
+        sink = self.kept(1, self.sink).expand(len(x), 1)
         return torch.softmax(torch.cat([sink, logits], dim=1), dim=-1)[:, 1:]
 
-    def transferred(self, hidden: Tensor, searched: Tensor, place: int) -> Tensor:
+    def informed(self, hidden: Tensor) -> Tensor:
+        """What of the detection tower's state is told to retrieval."""
+        return torch.relu(self.info(hidden))
+
+    def transferred(self, informed: Tensor, searched: Tensor, place: int) -> Tensor:
         """AdaKT: what the detection tower knows reaches the searched vector."""
-        info, layer = self.drop(torch.relu(self.info(hidden))), self.transfer[place]
+        info, layer = self.drop(informed), self.transfer[place]
         match self.settings.modules.transfer:
             case "gating":
                 gated: Tensor = torch.sigmoid(layer(info)) * searched
@@ -259,9 +269,9 @@ class Heads(nn.Module):
 
     def _faithful(self, x: Tensor, near: Near, keys: Tensor, seen: View, tools: Tools, anchors: Tensor | None) -> Asked:
         """The authors': six cosines; a training query's own gold tools are in its graph term."""
-        held, share = self.pool(keys), self.attend(x, near, keys)
+        held, share = self.pool(keys), self.attend(x, near, keys[near.rows])
         own = x if anchors is None else held[anchors]
-        hidden = self.hidden(x)
+        info = self.informed(self.hidden(x))
         total, graphs = x.new_zeros(x.shape), []
         for place, each in enumerate(VIEWS):
             flat = to_queries(seen, tools.signals, near.rows.flatten(), each == "scene")
@@ -274,7 +284,7 @@ class Heads(nn.Module):
                 graph = own + functional.normalize(to_queries(seen, tools.signals, anchors, each == "scene"), dim=-1)
             terms = [graph] + ([searched] if self.settings.modules.intent else [])
             if self.settings.modules.transfer != "none":
-                terms.append(self.transferred(hidden, searched, place))
+                terms.append(self.transferred(info, searched, place))
             total = total + sum(functional.normalize(term, dim=-1) for term in terms)
             graphs.append(graph)
         return Asked(total, (graphs[0], graphs[1]))

@@ -7,23 +7,23 @@ last epoch and ends with the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from retrievers.masstool import losses
-from retrievers.masstool.graph import Edges, View, make_edges, multi_hot, scene_views, view, without
+from retrievers.masstool.graph import Edges, make_edges, placed, shares, spread, to_scenes, view
 from retrievers.masstool.lessons import Judge, Lessons, judge, nearest
-from retrievers.masstool.model import Asked, Heads, Near, Tools
+from retrievers.masstool.model import Asked, Heads, Tools
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
+from retrievers.masstool.steps import LABELS, Drawing, Step, draw_labels, labelled
 
 SLACK = 2
 """So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
 USUAL = 0.1
 """The threshold starts so low that this share of training queries has a neighbour below it."""
-LABELS = 256
-"""Labelled queries in a step, half of them needing a tool."""
 
 
 class Learning:
@@ -49,73 +49,71 @@ class Learning:
         fused = device.startswith("cuda")
         self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), self.train.learning_rate, fused=fused)
         self.detects = settings.modules.detection and lessons.labels.both()
-        self.sides = [lessons.labels.needs.cpu().nonzero()[:, 0], (~lessons.labels.needs.cpu()).nonzero()[:, 0]]
+        needs = self.lessons.labels.needs
+        self.sides = [needs.nonzero()[:, 0], (~needs).nonzero()[:, 0]]
+        self._needs = (torch.arange(LABELS, device=device) < LABELS // 2).float()
+        self._shares = shares(self.edges)
+        self._places = placed(self.edges.tools, self.candidates, self.edges.count)
+        asked = self.sides if self.detects and self.train.detection else []
+        self._drawing = Drawing(self.edges, self.near, settings, len(needed), asked)
 
     def epoch(self, number: int) -> float:
         """One pass over the training queries; the mean loss."""
-        generator = torch.Generator().manual_seed(self.train.seed * 1_000_003 + number)
-        order = torch.randperm(len(self.lessons.train), generator=generator).to(self.device)
+        generator = self._generator(self.train.seed * 1_000_003 + number)
+        order = torch.randperm(len(self.lessons.train), generator=generator, device=self.device)
         rate = self.train.learning_rate * (1 - number / self.train.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["speed"]
         self.heads.train()
-        total, batches = torch.zeros((), device=self.device), torch.split(order, self.train.batch_size)
+        total = torch.zeros((), device=self.device)
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.train.seed * 1_000_003 + number)
-            drawn = without(self.edges, order[:0], self.train.edge_dropout, generator)
-            for anchors in batches:
-                loss = self.loss(anchors, generator, drawn)
+            for step in self._drawing.steps(order, generator):
+                loss = self.loss(step, generator)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
-                total += loss.detach() * len(anchors)
+                total.add_(loss.detach(), alpha=len(step.anchors))
         return float(total) / len(order)
 
-    def loss(self, anchors: Tensor, generator: torch.Generator, drawn: View) -> Tensor:
-        """Of one batch. `drawn`: the graph that the authors draw once an epoch, the anchors' own edges in it."""
-        train, lessons, faithful = self.train, self.lessons, self.settings.faithful
-        seen = drawn if faithful else without(self.edges, anchors, train.edge_dropout, generator)
-        tools = self.heads.tools(lessons.tools, lessons.train, seen)
-        near = self.outside(anchors)
-        asked: Asked = self.heads(lessons.train[anchors], near, lessons.train, seen, tools, anchors)
-        columns = self.columns(anchors, generator)
-        gold = multi_hot(self.edges, anchors, columns)
-        scores = asked.vectors @ tools.vectors.index_select(0, columns).T
-        if faithful:
-            total = losses.short_lists(scores, gold, generator)
+    def _generator(self, seed: int) -> torch.Generator:
+        """Chance on the device itself: what comes from elsewhere has to be waited for."""
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def loss(self, step: Step, generator: torch.Generator) -> Tensor:
+        """Of one batch."""
+        train, lessons, anchors = self.train, self.lessons, step.anchors
+        tools = self.heads.tools(lessons.tools, lessons.train, step.seen)
+        asked: Asked = self.heads(lessons.train[anchors], step.near, lessons.train, step.seen, tools, anchors)
+        columns, places = self.columns(step)
+        gold = spread(places, self._shares[anchors], len(columns))
+        held = tools.vectors.index_select(0, columns)
+        scores = asked.vectors @ held.T
+        if self.settings.faithful:
+            total = losses.short_lists(scores, (gold > 0).to(scores.dtype), generator)
         else:
             total = losses.listwise(scores, gold, train.temperature)
         if self.settings.modules.contrast and train.contrast:
             both = losses.contrastive(asked.views[0], asked.views[1], train.contrast_temperature)
-            held = self.heads.pool(lessons.train)
-            by_tools, by_queries = scene_views(seen, held, tools.vectors, anchors)
+            by_tools = gold[step.first] @ held  # a scene is the mean of its tools
+            by_queries = by_tools + to_scenes(step.seen, self.heads.pool(lessons.train))[step.scenes]
             both = both + losses.contrastive(by_tools, by_queries, train.contrast_temperature)
-            total = total + train.contrast * both
+            total = torch.add(total, both, alpha=train.contrast)
         if self.detects and train.detection:
-            total = total + train.detection * self.detection(generator)
+            rows = step.labels if step.labels is not None else self._labelled(generator)[0]
+            total = torch.add(total, self.detection(rows), alpha=train.detection)
         return total
 
-    def columns(self, anchors: Tensor, generator: torch.Generator) -> Tensor:
-        """The tools in this step's softmax: all that training needs, or the batch's own and a random fill."""
-        if len(self.candidates) <= self.train.candidates:
-            return self.candidates
-        own = self.edges.tools[anchors][self.edges.real[anchors]]
-        fill = torch.randperm(len(self.candidates), generator=generator)[: self.train.candidates].to(self.device)
-        both: Tensor = torch.unique(torch.cat([own, self.candidates[fill]]))
-        return both
-
-    def outside(self, anchors: Tensor) -> Near:
-        """The anchors' neighbours; unless faithful, those that are not anchors of the same batch."""
-        count = self.settings.neighbours
-        rows, cosines, valid = (each[anchors] for each in (self.near.rows, self.near.cosines, self.near.valid))
-        if self.settings.faithful:
-            return Near(rows[:, :count], cosines[:, :count], valid[:, :count])
-        batch = torch.zeros(len(self.lessons.train), dtype=torch.bool, device=self.device)
-        batch[anchors] = True
-        valid = valid & ~batch[rows]
-        order = (~valid).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
-        return Near(rows.gather(1, order), cosines.gather(1, order), valid.gather(1, order))
+    def columns(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The tools in this step's softmax, all that training needs or the batch's own and a random fill; and which of
+        them each anchor needs."""
+        if step.fill is None:
+            return self.candidates, self._places[step.anchors]
+        tools = self.edges.tools[step.anchors]
+        own = tools[self.edges.real[step.anchors]]
+        both = torch.unique(torch.cat([own, self.candidates[step.fill]]))
+        return both, placed(tools, both, self.edges.count)
 
     def warm_up(self, steps: int | None = None) -> int:
         """Teaches the detection tower before all else, so that there is something to transfer; tells in how many steps.
@@ -124,14 +122,15 @@ class Learning:
         """
         tower = [*self.heads.tower.parameters(), *self.heads.decide.parameters()]
         optimizer = torch.optim.AdamW(tower, lr=1e-3, weight_decay=0.01)
-        generator, held = torch.Generator().manual_seed(self.train.seed), self.lessons.dev_labels
+        held, most = self.lessons.dev_labels, self.train.warm_up if steps is None else steps
+        drawn = self._labelled(self._generator(self.train.seed), most)
         best, chosen, kept = torch.inf, 0, [each.detach().clone() for each in tower]
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.train.seed)
-            for step in range(1, (self.train.warm_up if steps is None else steps) + 1):
+            for step, rows in enumerate(drawn, 1):
                 self.heads.train()
-                loss = self.detection(generator)
+                loss = self.detection(rows)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -148,13 +147,15 @@ class Learning:
                 each.copy_(value)
         return chosen
 
-    def detection(self, generator: torch.Generator) -> Tensor:
-        """The detection loss of some labelled queries, half of them needing a tool."""
-        labels = self.lessons.labels
-        chosen = [side[torch.randint(len(side), (LABELS // 2,), generator=generator)] for side in self.sides]
-        rows = torch.cat(chosen).to(self.device)
-        logits = self.heads.needs(labels.vectors[rows])
-        return losses.detection(logits, labels.needs[rows], self.settings.faithful)
+    def detection(self, rows: Tensor) -> Tensor:
+        """The detection loss of labelled queries, the first half of them needing a tool."""
+        logits = self.heads.needs(self.lessons.labels.vectors[rows])
+        return losses.detection(logits, self._needs, self.settings.faithful)
+
+    def _labelled(self, generator: torch.Generator, times: int = 1) -> Sequence[Tensor]:
+        """Rows of labelled queries, so many times."""
+        drawn = [draw_labels(self.sides, generator) for _ in range(times)]
+        return labelled(self.sides, drawn).unbind() if drawn else ()
 
     @torch.no_grad()
     def scores(self) -> Tensor:

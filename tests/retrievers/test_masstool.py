@@ -19,11 +19,22 @@ from retrievers.masstool.asking import scores
 from retrievers.masstool.calibrate import best_threshold
 from retrievers.masstool.checkpoints import load, save
 from retrievers.masstool.epochs import learn
-from retrievers.masstool.graph import layers, make_edges, scene_views, to_queries, to_tools, view, without
+from retrievers.masstool.graph import (
+    draw,
+    layers,
+    make_edges,
+    to_askers,
+    to_queries,
+    to_scenes,
+    to_tools,
+    view,
+    without,
+)
 from retrievers.masstool.lending import lent
 from retrievers.masstool.lessons import Labelled, Lessons, judge, nearest, nothing
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining, Modules, Transfer
+from retrievers.masstool.steps import outside
 from retrievers.masstool.train import Learning
 from retrievers.sources import TrainingSource
 from reward.metrics import judge as judge_rankings
@@ -104,12 +115,33 @@ def test_propagation_is_lightgcns_sum() -> None:
     assert np.allclose(second[3].numpy(), third)
 
 
-def test_scene_views_hold_each_scene_once() -> None:
-    edges = view(make_edges([[0, 1], [2], [0, 1], [2]], 4))
-    queries, tools = torch.eye(4), torch.eye(4)
-    by_tools, by_queries = scene_views(edges, queries, tools, torch.tensor([0, 1, 2]))
-    assert by_tools.tolist() == [[0.5, 0.5, 0, 0], [0, 0, 1, 0]]
-    assert torch.allclose(by_queries[0], by_tools[0] + (queries[0] + queries[2]) / 2**0.5)
+def test_scenes_hold_the_queries_they_belong_to() -> None:
+    seen = view(make_edges([[0, 1], [2], [1, 0], [2], [3]], 4))
+    queries = torch.eye(5)
+    by_queries = to_scenes(seen, queries)
+    assert torch.allclose(by_queries[0], (queries[0] + queries[2]) / 2**0.5)
+    assert torch.allclose(by_queries[1:], torch.stack([(queries[1] + queries[3]) / 2**0.5, queries[4]]))
+
+
+def test_dense_and_sparse_signals_are_the_same_with_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = torch.Generator().manual_seed(0)
+    seen = view(make_edges(LESSONS.gold, TOOLS))
+    rows = torch.randint(len(LESSONS.gold), (8, 5), generator=chance)
+    attention = torch.rand(8, 5, generator=chance, dtype=torch.float64)
+    signals = torch.randn(TOOLS + 1, WIDTH, generator=chance, dtype=torch.float64)
+    found = []
+    for most in (0, 4096):
+        monkeypatch.setattr("retrievers.masstool.graph.DENSE", most)
+        given = [attention.clone().requires_grad_(), signals.clone().requires_grad_()]
+        both = to_askers(seen, given[1], rows, given[0])
+        both.square().sum().backward()
+        found.append([both, given[0].grad, given[1].grad])
+    assert all(torch.allclose(*pair) for pair in zip(*found, strict=True))
+    each = [to_queries(seen, signals, row, scene) for row in rows for scene in (False, True)]
+    one_by_one = torch.stack(
+        [share @ some for share, some in zip(attention.repeat_interleave(2, 0), each, strict=True)]
+    )
+    assert torch.allclose(found[0][0].transpose(0, 1).flatten(0, 1), one_by_one)
 
 
 # The score: folded and not.
@@ -224,11 +256,13 @@ def test_a_training_query_does_not_see_its_own_gold_edges() -> None:
                     learning.heads.mixing[0].copy_(torch.eye(WIDTH))
                     learning.heads.mixing[1].copy_(torch.eye(WIDTH))
                 chance = torch.Generator().manual_seed(3)
-                seen = (
-                    view(learning.edges) if faithful else without(learning.edges, anchors, 0.0, chance)
-                )  # the widths of both tables are the same, so that the same edges are dropped
+                batch = (torch.arange(len(each.train)) >= 40).long()
+                held_out = (batch == 0)[None]
+                # the widths of both tables are the same, so that the same edges are dropped
+                drawn = [draw(learning.edges, chance)]
+                seen = view(learning.edges) if faithful else without(learning.edges, held_out, 0.0, drawn)[0]
                 tools = learning.heads.tools(each.tools, each.train, seen)
-                near = learning.outside(anchors)
+                near = outside(learning.near, anchors, None if faithful else batch, SETTINGS.neighbours)
                 assert faithful or not (near.valid & (near.rows < 40)).any()
                 asked = learning.heads(each.train[anchors], near, each.train, seen, tools, anchors)
             found[faithful].append(asked.vectors @ tools.vectors.T)
@@ -248,11 +282,11 @@ def test_the_losses_are_what_they_say() -> None:
     assert float(twice) > float(functional.cross_entropy(two, torch.tensor(needs).long())) * 0.5
     assert float(twice) >= np.log(1 + np.exp(-1)) - 1e-6  # a double softmax can never be sure
     scored, gold = chance.normal(size=(3, 6)), np.array([[1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0]])
-    slow = []
+    targets, slow = torch.tensor(gold / gold.sum(1, keepdims=True)), []
     for row, right in zip(scored / 0.5, gold, strict=True):
         logs = row - np.log(np.exp(row).sum())
         slow.append(-logs[right == 1].mean())
-    assert float(losses.listwise(torch.tensor(scored), torch.tensor(gold), 0.5)) == pytest.approx(np.mean(slow))
+    assert float(losses.listwise(torch.tensor(scored), targets, 0.5)) == pytest.approx(np.mean(slow))
     same = unit(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
     assert float(losses.contrastive(same, same, 0.1)) < float(losses.contrastive(same, same.roll(1, 0), 0.1))
     assert float(losses.contrastive(torch.zeros(5, 4), same, 0.1)) == 0.0
@@ -408,6 +442,17 @@ def test_the_same_seed_gives_the_same_and_another_does_not(learned: tuple[Heads,
     assert torch.equal(again.attention, learned[0].attention)
     other, _ = learn(LESSONS, replace(SETTINGS, train=replace(TRAIN, seed=1)), tmp_path / "b", "cpu", False)
     assert not torch.equal(other.attention, learned[0].attention)
+
+
+@pytest.mark.parametrize("candidates", [4096, 20])
+def test_how_many_steps_are_drawn_together_changes_nothing(candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, found = replace(SETTINGS, train=replace(TRAIN, candidates=candidates)), []
+    for most in (1, 4_000_000):
+        monkeypatch.setattr("retrievers.masstool.steps.AT_ONCE", most)
+        learning = Learning(LESSONS, settings, "cpu")
+        found.append((learning.epoch(0), learning.heads.attention))
+    assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
 
 
 def test_training_leaves_the_process_chance_alone(tmp_path: Path) -> None:

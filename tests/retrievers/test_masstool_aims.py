@@ -11,9 +11,10 @@ from torch import nn
 
 from retrievers.errors import BadInput
 from retrievers.masstool.aims import Aims
-from retrievers.masstool.graph import make_edges, multi_hot, scene_members
+from retrievers.masstool.ballot import Ballot
+from retrievers.masstool.graph import make_edges, placed, scene_members, shares, spread
 from retrievers.masstool.settings import Beside, EncoderTuning
-from retrievers.masstool.tokens import Tokens, encode
+from retrievers.masstool.tokens import Tokens, embedded_together, encode
 from retrievers.settings import DenseTraining
 from retrievers.sources import TrainingSource
 from retrievers.tuning.examples import Examples, Labels, TrainingSet
@@ -153,10 +154,39 @@ def test_tokens_are_cut_to_the_longest_asked_and_encoded_in_order() -> None:
     assert encode(model, tokens, False).numpy() == pytest.approx(unit(model, [13, 10, 17]), abs=1e-6)
 
 
+def test_texts_encoded_together_are_encoded_as_alone() -> None:
+    model, passes = Table(), []
+    model.register_forward_pre_hook(lambda _, given: passes.append(tuple(given[0]["input_ids"].shape)))
+    tokens = Tokens(model, [f"query {number}" for number in range(10)], "", "cpu")
+    parts = [tokens.rows(torch.tensor(rows)) for rows in ([4, 0, 2], [9], [3, 1])]
+    alone = embedded_together(model, parts, False, join=False)
+    joined = embedded_together(model, parts, False, join=True)
+    assert [each.tolist() for each in joined] == [each.tolist() for each in alone]
+    assert passes == [(3, 5), (1, 10), (2, 4), (6, 10)]
+    few = [tokens.rows(torch.tensor(rows)) for rows in ([0] * 90, [9])]  # ten times the tokens would be padding
+    embedded_together(model, few, False, join=True)
+    assert passes[4:] == [(1, 10), (90, 1)]
+
+
+def test_votes_are_counted_as_by_a_matrix_with_their_gradient() -> None:
+    edges = make_edges([*map(list, GOLD), []], 7)
+    matrix = torch.zeros(len(GOLD) + 1, 7, dtype=torch.float64)
+    for row, gold in enumerate(GOLD):
+        matrix[row, list(gold)] = 1 / len(gold)
+    chance = torch.Generator().manual_seed(0)
+    weights = torch.rand(3, len(GOLD) + 1, generator=chance, dtype=torch.float64, requires_grad=True)
+    pulled = torch.rand(3, 7, generator=chance, dtype=torch.float64)
+    found = Ballot(edges)(weights)
+    assert torch.allclose(found, weights @ matrix, atol=1e-6)
+    assert torch.allclose(torch.autograd.grad(found, weights, pulled)[0], pulled @ matrix.T, atol=1e-6)
+
+
 def test_gold_and_scenes_as_tables() -> None:
     edges = make_edges([list(each) for each in GOLD], 7)
-    hot = multi_hot(edges, torch.tensor([2, 1]), torch.tensor([1, 2, 3, 4]))
-    assert hot.tolist() == [[1, 0, 1, 1], [0, 1, 0, 0]]
+    rows, columns = torch.tensor([2, 1]), torch.tensor([1, 2, 3, 4])
+    gold = spread(placed(edges.tools[rows], columns, 7), shares(edges)[rows], 4)
+    third = pytest.approx(1 / 3)
+    assert gold.tolist() == [[third, 0, third, third], [0, 1, 0, 0]]
     assert scene_members(edges).tolist() == [[0, 1, 7], [2, 7, 7], [1, 3, 4], [5, 7, 7]]
 
 
