@@ -60,7 +60,7 @@ def index(folder: Path, context: Context) -> Index:
 
 
 def same(left: Ranking, right: Ranking) -> bool:
-    """Up to the last of four digits, which the last bit of a batch may turn: how matrices are cut is the CPU's choice."""
+    """Up to the last of four digits, which the last bit of a batch may turn: how it is computed is the CPU's choice."""
     return left.ids == right.ids and left.scores == pytest.approx(right.scores, abs=1.1e-4)
 
 
