@@ -82,7 +82,10 @@ def _cut(whole: Path, options: argparse.Namespace, facts: dict[str, object]) -> 
 
 def unpack(options: argparse.Namespace) -> None:
     """Joins the pieces of one set and puts what they hold where it belongs; the pieces are gone then."""
-    facts = json.loads((options.folder / f"{options.name}.json").read_text())
+    told = options.folder / f"{options.name}.json"
+    if not told.is_file():
+        raise SystemExit(f"{options.folder} holds nothing called {options.name}: {told.name} is not there")
+    facts = json.loads(told.read_text())
     pieces = [options.folder / f"{options.name}-{number:02}" for number in range(facts["pieces"])]
     while not _complete(pieces, facts["bytes"]):
         if not options.wait:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import yaml
@@ -117,11 +117,20 @@ class Queue:
 
 
 def read_jobs(path: Path) -> dict[str, Job]:
-    """The list; a need that nothing meets is refused."""
+    """The list; a need that nothing meets is refused, and so is a key that nobody knows."""
+    try:
+        listed = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SystemExit(f"{path} is no list of jobs: {error}") from error
     jobs = {}
-    for name, facts in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+    for name, facts in listed.items() if isinstance(listed, dict) else ():
+        strange = set(facts) - {each.name for each in fields(Job)} if isinstance(facts, dict) else {str(facts)}
+        if strange or "run" not in facts:
+            raise SystemExit(f"{path}: {name} needs a `run`, and {', '.join(sorted(strange)) or 'nothing'} is unknown")
         lists = {key: tuple(facts.get(key, ())) for key in ("needs", "files")}
         jobs[name] = Job(**{**facts, **lists})
+    if not jobs:
+        raise SystemExit(f"{path} names no jobs")
     for name, job in jobs.items():
         unknown = [each for each in job.needs if each not in list(jobs)[: list(jobs).index(name)]]
         if unknown:

@@ -53,6 +53,7 @@ def test_what_is_cut_is_joined_again_and_the_pieces_go(offline: ModuleType, tmp_
 
 def test_a_piece_that_has_not_come_is_told_or_waited_for(offline: ModuleType, tmp_path: Path) -> None:
     folder = packed(offline, tmp_path, {"name": "base"})
+    assert "holds nothing called bass" in unpack(tmp_path, "bass", "home").stderr
     (folder / "base-02").rename(tmp_path / "later")
     early = unpack(tmp_path, "base", "home")
     assert early.returncode == 1

@@ -112,3 +112,21 @@ def test_the_list_that_ships_names_configs_and_scripts_that_are_there(tmp_path: 
     }
     assert len(named) > 20
     assert [word for word in sorted(named) if not (ROOT / word).is_file()] == []
+
+
+def test_a_list_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    for text, said in {
+        "a: {runn: x}": "a needs a `run`, and runn is unknown",
+        "a: {needs: []}": "a needs a `run`",
+        "a: true": "a needs a `run`, and True is unknown",
+        "a: {run: 'true', needs: [b]}": "a needs b, which does not stand before it",
+        "": "names no jobs",
+        "{": "is no list of jobs",
+    }.items():
+        (tmp_path / "bad.yaml").write_text(text)
+        command = [sys.executable, str(SCRIPT), "bad.yaml", "--state", "state"]
+        refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert said in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "state").exists()
