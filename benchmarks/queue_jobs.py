@@ -71,11 +71,12 @@ class Queue:
         self._reap()
         open_jobs = [name for name in self.jobs if not self.done(name) and name not in self.running]
         waiting = [name for name in open_jobs if not self.hopeless(name)]
+        emptying = False
         for name in waiting:
-            if self._fits(name):
+            if self._fits(name) and not (emptying and self.jobs[name].gigabytes):
                 self._begin(name)
             elif self.jobs[name].alone and self._there(name):
-                break  # the card empties for it
+                emptying = True  # for it; what takes nothing of the card need not wait
         return bool(waiting or self.running)
 
     def stop(self) -> None:

@@ -68,6 +68,16 @@ def test_the_card_is_never_overfull_and_who_is_alone_is_alone(tmp_path: Path) ->
     assert told.index("-timed") < told.index("+last")  # nobody passes who would keep the card from emptying
 
 
+def test_what_takes_nothing_of_the_card_does_not_wait_for_who_is_alone(tmp_path: Path) -> None:
+    jobs: dict[str, dict[str, object]] = {
+        "busy": {"run": "until [ -e fetched ]; do sleep .1; done"},
+        "timed": {"run": "touch timed", "alone": True},
+        "fetch": {"run": "touch fetched", "gigabytes": 0},
+    }
+    assert queue(tmp_path, jobs).returncode == 0
+    assert (tmp_path / "timed").exists()
+
+
 def test_a_file_that_comes_later_is_waited_for(tmp_path: Path) -> None:
     jobs = {
         "wants": {"run": "cat model > got", "files": ["model"]},
