@@ -5,20 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pipelines.failures import exit_code, sentence
 from pipelines.flags import (
     DEFAULT_SERVER,
     EXITS,
+    SERVER_EXITS,
     Handler,
     config_arguments,
+    device_argument,
     later,
-    renew_command,
     results_command,
-    utterances_command,
 )
 from pipelines.index_flags import index_readers, index_shared, index_writers
+from pipelines.kind_flags import index_kinds
+from pipelines.train_flags import add_train_commands
+
+EVAL_FORMS = """other forms, each with its own --help:
+  rewrite-eval attack CONFIG     poison a copy of a catalogue, and tell what comes of it
+  rewrite-eval matrix CONFIG     put the figures of many runs into one table
+  rewrite-eval --check [CONFIG]  tell whether runs still say what is published"""
+SERVE_FORMS = """other forms, each with its own --help:
+  rewrite-serve key              make an API key
+  rewrite-serve mcp [CONFIG]     serve the same to an MCP client on standard input and output"""
 
 
 def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
@@ -45,12 +54,14 @@ def index(argv: Sequence[str] | None = None) -> int:
     """rewrite-index: make an index and keep it alive."""
     parser = argparse.ArgumentParser(
         "rewrite-index",
-        description="Build a tool index, search it, and keep it in step with its catalogue.",
+        description="Build a tool index, search it, and keep it in step with its catalogue. `rewrite-index COMMAND "
+        "--help` explains each command.",
         epilog=EXITS,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     index_writers(commands)
     index_readers(commands)
+    index_kinds(commands)
     index_shared(commands)
     return run(parser, argv)
 
@@ -59,10 +70,10 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     """rewrite-eval: systems x metrics on one data set."""
     parser = argparse.ArgumentParser(
         "rewrite-eval",
-        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses, report.html. "
-        "`rewrite-eval attack CONFIG` poisons a catalogue and tells what comes of it; `rewrite-eval matrix CONFIG` puts"
-        " figures of many runs into one table; `rewrite-eval --check` tells whether runs say what is published.",
-        epilog=EXITS,
+        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses.\n"
+        "Writes metrics.json, report.html and every ranking into the output folder.",
+        epilog=f"{EVAL_FORMS}\n\n{EXITS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["matrix"] or "--check" in given:
@@ -70,11 +81,14 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
     module, handler, examples = "eval_commands", "run_eval", "configs/eval/"
     if given[:1] == ["attack"]:
         parser = argparse.ArgumentParser(
-            "rewrite-eval attack", description="Attack a copy of an index, with defences off and on.", epilog=EXITS
+            "rewrite-eval attack",
+            description="Put an attacker's tools into a copy of an index, and tell what he reaches with the defences "
+            "off and on. The index itself is not changed.",
+            epilog=EXITS,
         )
         module, handler, examples, given = "attack_commands", "run_attack", "configs/attack/", given[1:]
     config_arguments(parser, examples)
-    parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    device_argument(parser)
     parser.set_defaults(handler=later(module, handler))
     return run(parser, given)
 
@@ -84,54 +98,12 @@ def train(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "rewrite-train",
         description="Train a rewriter: make targets from gold tools, fine-tune a language model on them, align it with "
-        "what a frozen retriever finds.",
+        "what a frozen retriever finds. `rewrite-train COMMAND --help` explains each command.",
         epilog=EXITS,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    targets = commands.add_parser("targets", help="data set -> what a rewriter should answer", epilog=EXITS)
-    targets.set_defaults(handler=later("train_commands", "targets"))
-    config_arguments(targets, "configs/targets/")
-    sft = commands.add_parser("sft", help="targets -> a rewriter, by supervised fine-tuning", epilog=EXITS)
-    sft.set_defaults(handler=later("train_commands", "sft"))
-    config_arguments(sft, "configs/sft/")
-    sft.add_argument("--resume", action="store_true", help="go on where the run in the output folder stopped")
-    sft.description = (
-        "Fine-tune a language model on targets; dev is judged by retrieval on the way and the best checkpoint is kept. "
-        "Ctrl-C leaves a checkpoint. On several GPUs: accelerate launch $(which rewrite-train) sft CONFIG"
-    )
-    aligning = _align_commands(commands)
-    for command in (targets, sft, *aligning):
-        command.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
-    merge = commands.add_parser("merge", help="adapter + base model -> one model folder", epilog=EXITS)
-    merge.set_defaults(handler=later("train_commands", "merge"))
-    merge.add_argument("rewriter", type=Path, metavar="REWRITER", help="a rewriter's folder, or the run it came from")
-    merge.add_argument("output", type=Path, metavar="OUTPUT", help="the folder to write")
-    merge.add_argument("--base", help="the base model, where it has moved since")
-    renew_command(commands)
-    utterances_command(commands)
+    add_train_commands(commands)
     return run(parser, argv)
-
-
-def _align_commands(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> tuple[argparse.ArgumentParser, ...]:
-    probe = commands.add_parser("probe", help="is there anything to gain from alignment?", epilog=EXITS)
-    probe.description = (
-        "Draw several answers a query, score them by retrieval, say whether alignment can gain anything."
-    )
-    pairs = commands.add_parser("pairs", help="rewriter + queries -> pairs of answers, for DPO", epilog=EXITS)
-    pairs.description = "Draw, score and pair answers. Killed at any moment, the same command goes on."
-    align = commands.add_parser("align", help="rewriter + reward -> a better one: DPO, GRPO, RLOO, PPO", epilog=EXITS)
-    align.description = (
-        "Align a rewriter with what a frozen retriever finds: dpo, grpo, rloo, ppo or best-of-n. Dev is judged by "
-        "retrieval on the way, the best checkpoint is kept, a collapse stops the run. Ctrl-C leaves a checkpoint. On "
-        "several GPUs: accelerate launch $(which rewrite-train) align CONFIG"
-    )
-    align.add_argument("--resume", action="store_true", help="go on where the run in the output folder stopped")
-    for name, command in (("probe", probe), ("pairs", pairs), ("align", align)):
-        command.set_defaults(handler=later("align_commands", name))
-        config_arguments(command, f"configs/{name}/")
-    return probe, pairs, align
 
 
 def batch(argv: Sequence[str] | None = None) -> int:
@@ -142,18 +114,25 @@ def batch(argv: Sequence[str] | None = None) -> int:
         epilog=EXITS,
     )
     parser.add_argument(
-        "input", metavar="IN", help=".jsonl, .csv, .parquet or .txt, also .gz and .zst; - standard input"
+        "input", metavar="IN", help=".jsonl, .csv, .parquet or .txt, also .gz and .zst; - is standard input"
     )
-    parser.add_argument("output", metavar="OUT", help=".jsonl, .csv, .parquet or .trec, also .gz and .zst; or -")
+    parser.add_argument(
+        "output", metavar="OUT", help=".jsonl, .csv, .parquet or .trec, also .gz and .zst; - is standard output"
+    )
     config_arguments(parser, "configs/batch/", "--config")
     parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="this process (default), or Ray Data"
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="run in this process (local, the default) or on Ray Data",
     )
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has done, and replace OUT")
     parser.add_argument(
-        "--retry-errors", action="store_true", help="do the bad rows of a finished job again, no others"
+        "--retry-errors",
+        action="store_true",
+        help="do the bad rows of a finished job again, once they are mended in IN",
     )
-    parser.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
+    device_argument(parser)
     parser.set_defaults(handler=later("batch_commands", "batch"))
     return run(parser, argv)
 
@@ -162,27 +141,36 @@ def serve(argv: Sequence[str] | None = None) -> int:
     """rewrite-serve: the rewriter in front of an index."""
     parser = argparse.ArgumentParser(
         "rewrite-serve",
-        description="Serve a tool index over HTTP, with a rewriter beside it. Without a CONFIG: the sample, or with "
-        "--set index=FOLDER that index, as is recommended. `rewrite-serve key` makes an API key, "
-        "`rewrite-serve mcp CONFIG` serves the same to an MCP client on standard input and output.",
-        epilog=EXITS,
+        description="Serve a tool index over HTTP until Ctrl-C, with a rewriter where CONFIG names one.\n"
+        "Without CONFIG: the bundled sample, or with --set index=FOLDER that index.",
+        epilog=f"{SERVE_FORMS}\n\n{SERVER_EXITS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["key"]:
-        parser = argparse.ArgumentParser("rewrite-serve key", description="Make an API key.", epilog=EXITS)
+        parser = argparse.ArgumentParser(
+            "rewrite-serve key",
+            description="Make an API key. Prints the key, which is kept nowhere, and the line for `keys:` of a config.",
+            epilog=EXITS,
+        )
         parser.add_argument("--name", default="new", help="what logs call it (new)")
         parser.add_argument(
-            "--scope", action="append", choices=["search", "write", "admin"], help="what it is for (search)"
+            "--scope",
+            action="append",
+            choices=["search", "write", "admin"],
+            help="what its holder may do; may be repeated (search)",
         )
         parser.set_defaults(handler=later("serve_commands", "key"))
         return run(parser, given[1:])
     handler = "serve"
     if given[:1] == ["mcp"]:
         parser = argparse.ArgumentParser(
-            "rewrite-serve mcp", description="Serve a tool index as an MCP server on standard input.", epilog=EXITS
+            "rewrite-serve mcp",
+            description="Serve a tool index to an MCP client on standard input and output.",
+            epilog=SERVER_EXITS,
         )
         handler, given = "mcp", given[1:]
     config_arguments(parser, "configs/serve/", default=DEFAULT_SERVER)
-    parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    device_argument(parser)
     parser.set_defaults(handler=later("serve_commands", handler))
     return run(parser, given)

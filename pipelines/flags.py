@@ -6,28 +6,54 @@ import argparse
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import TypeAlias
 
 Handler = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_SERVER = Path(__file__).parent / "serve" / "default.yaml"
 """What `rewrite-serve` does when it is told nothing."""
-EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong"
+EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong, 130 stopped by Ctrl-C"
+SERVER_EXITS = "exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 the work failed, 2 the request was wrong"
 
 
 def config_arguments(
     parser: argparse.ArgumentParser, examples: str, flag: str | None = None, default: Path | None = None
 ) -> None:
     """A config file, changes of it, and a look at what comes of both. With a default it need not be named."""
-    told = f"YAML file; see {examples}"
+    told = f"YAML file; {examples} has examples"
     if default:
-        parser.add_argument("config", type=Path, metavar="CONFIG", nargs="?", default=default, help=f"{told}")
+        unsaid = "the bundled sample" if default == DEFAULT_SERVER else str(default)
+        parser.add_argument(
+            "config", type=Path, metavar="CONFIG", nargs="?", default=default, help=f"{told} (default: {unsaid})"
+        )
     elif flag:
         parser.add_argument(flag, type=Path, metavar="CONFIG", required=True, help=told)
     else:
         parser.add_argument("config", type=Path, metavar="CONFIG", help=told)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key of the config"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of CONFIG, a.b=4 the key b under a; may be repeated",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the config with every default and --set filled in, and stop"
+    )
+
+
+def device_argument(*parsers: argparse.ArgumentParser) -> None:
+    """Where models run."""
+    for parser in parsers:
+        parser.add_argument(
+            "--device", help="where models run: cpu, cuda, mps (default: cuda if there is one, else cpu)"
+        )
+
+
+def index_argument(*parsers: argparse.ArgumentParser) -> None:
+    """Which index."""
+    for parser in parsers:
+        parser.add_argument("index", type=Path, metavar="INDEX", help="the folder of an index")
 
 
 def later(module: str, name: str) -> Handler:
@@ -40,54 +66,36 @@ def later(module: str, name: str) -> Handler:
     return handler
 
 
-def renew_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`rewrite-train renew`."""
-    renew = commands.add_parser(
-        "renew", help="feedback and agents' logs -> a better one, promoted if it is", epilog=EXITS
-    )
-    renew.description = (
-        "Learn from what users confirmed and agents called: collect, retrain, compare with what is live on fixed sets, "
-        "and promote what is better and nowhere worse. Killed at any moment, the same command goes on."
-    )
-    renew.set_defaults(handler=later("renew_commands", "run_renew"))
-    config_arguments(renew, "configs/renew/")
-    renew.add_argument("--back", action="store_true", help="take the last promotion back")
-    renew.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
-
-
-def utterances_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`rewrite-train utterances`."""
-    made = commands.add_parser("utterances", help="catalogue without labels -> made-up utterances", epilog=EXITS)
-    made.description = (
-        "Have a language model write what users might say who need each tool, keep what the retriever finds again, and "
-        "write a data set. Killed at any moment, the same command goes on."
-    )
-    made.set_defaults(handler=later("utterance_commands", "run_utterances"))
-    config_arguments(made, "configs/utterances/")
-    made.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
-
-
 def results_command(given: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
     """`rewrite-eval matrix` or `rewrite-eval --check`, and what is left to parse."""
     if given[:1] == ["matrix"]:
         parser = argparse.ArgumentParser("rewrite-eval matrix", epilog=EXITS)
         parser.description = "Put the figures of many runs, and what papers published, into one page with drawings."
         parser.add_argument(
-            "--keep", action="append", default=[], type=Path, metavar="RUN", help="take up a run folder's figures first"
+            "--keep",
+            action="append",
+            default=[],
+            type=Path,
+            metavar="RUN",
+            help="first copy this run folder's figures in; may be repeated",
         )
         parser.add_argument(
-            "--note", default="", help="what is to be known of the runs that are kept, such as a busy machine"
+            "--note", default="", help="a remark stored with the runs of --keep, such as: the machine was busy"
         )
         config_arguments(parser, "configs/matrix/")
         parser.set_defaults(handler=later("results_commands", "run_matrix"))
         return parser, given[1:]
     parser = argparse.ArgumentParser("rewrite-eval --check", epilog=EXITS)
     parser.description = (
-        "Compare run folders with the figures that are expected of them. A deviation, or a run that is not there, is a "
-        "line and exit code 1."
+        "Compare run folders with the figures that CONFIG expects of them. A figure that differs by more than its "
+        "tolerance, or a run that is not there, is a line on standard error, and the exit code is 1."
     )
     parser.add_argument(
-        "--run", action="append", default=[], metavar="FOLDER", help="this run alone, or those below this folder"
+        "--run",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="look at this run alone, or at those below this folder",
     )
     config_arguments(parser, "configs/", default=Path("configs/expected.yaml"))
     parser.set_defaults(handler=later("results_commands", "run_check"))

@@ -5,129 +5,124 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipelines.flags import EXITS, config_arguments, later
+from pipelines.flags import EXITS, Commands, config_arguments, device_argument, index_argument, later
+
+FORMAT = "format of the catalogue, where its content does not tell: beir, openapi, mcp, functions, toolbench or csv"
 
 
-def index_writers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def index_writers(commands: Commands) -> None:
     """What makes and changes an index."""
-    build = commands.add_parser("build", help="catalogue -> sealed index folder", epilog=EXITS)
+    build = commands.add_parser("build", help="catalogue -> index folder, trained first where CONFIG says so")
+    build.description = (
+        "Read the catalogue that CONFIG names, train its retrievers where they have `train`, and write the index "
+        "folder. An index that is there is replaced once the new one is whole. Killed in training, the same command "
+        "goes on from the last checkpoint."
+    )
     build.set_defaults(handler=later("index_commands", "build"))
     config_arguments(build, "configs/index/")
     build.add_argument(
-        "--resume", action="store_true", help="train on from what the index there has learned: for tools added since"
+        "--resume",
+        action="store_true",
+        help="train on from the weights of the index that is there: for a grown catalogue",
     )
-
-    add = commands.add_parser("add", help="add or update tools without rebuilding", epilog=EXITS)
+    add = commands.add_parser("add", help="add or update tools without rebuilding")
+    add.description = (
+        "Add tools, and replace those whose id is there with other content. A running server takes them up by itself."
+    )
     add.set_defaults(handler=later("index_commands", "add"))
-    add.add_argument("index", type=Path, metavar="INDEX")
-    add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files or folders holding the tools to add")
-    add.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
-
+    index_argument(add)
+    add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files or folders with the tools to add")
+    add.add_argument("--format", help=FORMAT)
     _mcp_command(commands)
-    remove = commands.add_parser("remove", help="take tools out", epilog=EXITS)
+    remove = commands.add_parser("remove", help="take tools out")
+    remove.description = "Take tools out. If one of the ids is not there, nothing is removed."
     remove.set_defaults(handler=later("index_commands", "remove"))
-    remove.add_argument("index", type=Path, metavar="INDEX")
-    remove.add_argument("ids", nargs="+", metavar="ID", help="tool ids; - reads them from standard input, one a line")
-    confirm = commands.add_parser("confirm", help="remember which tools queries turned out to need", epilog=EXITS)
+    index_argument(remove)
+    remove.add_argument("ids", nargs="+", metavar="ID", help="tool ids, as `search` shows them; - reads standard input")
+    confirm = commands.add_parser("confirm", help="remember which tools were right for a query (MassTool)")
+    confirm.description = (
+        "Tell a MassTool index which tools were right for a query, so that the next query like it finds them. Nothing "
+        "is trained."
+    )
     confirm.set_defaults(handler=later("masstool_commands", "confirm_queries"))
-    confirm.add_argument("index", type=Path, metavar="INDEX")
+    index_argument(confirm)
     confirm.add_argument(
         "pairs", nargs="+", metavar="FILE", help='lines of {"utterance": …, "tools": [ids]}, or a feedback folder'
     )
     for parser in (build, add, remove, confirm):
-        parser.add_argument(
-            "--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)"
-        )
-        parser.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+        _wait(parser)
+        parser.epilog = EXITS
+    device_argument(build, add, remove, confirm)
 
 
-def _mcp_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait", type=float, default=60.0, metavar="S", help="seconds to wait while another process writes (60)"
+    )
+
+
+def _mcp_command(commands: Commands) -> None:
     mcp = commands.add_parser("mcp", help="a running MCP server's tools -> catalogue file", epilog=EXITS)
     mcp.description = (
-        "Ask a running MCP server for its tools, page by page, and write them as a catalogue that build, add and lint "
-        "read."
+        "Ask a running MCP server for its tools, page by page, and write them as a catalogue file that build, add and "
+        "lint read. Give either --url or --command."
     )
     mcp.set_defaults(handler=later("mcp_commands", "fetch"))
-    mcp.add_argument("output", type=Path, metavar="OUT", help="the file to write; replaced where it is there")
+    mcp.add_argument("output", type=Path, metavar="OUT", help="the file to write; one that is there is replaced")
     mcp.add_argument("--url", help="the server's streamable HTTP address")
-    mcp.add_argument("--command", metavar="TEXT", help="or what starts it, where it speaks on standard input")
-    mcp.add_argument("--key-variable", metavar="NAME", help="the environment variable with the server's API key")
-    mcp.add_argument("--name", help="the provider of its tools (what the server calls itself)")
+    mcp.add_argument(
+        "--command", metavar="TEXT", help="the command that starts a server which speaks on standard input"
+    )
+    mcp.add_argument("--key-variable", metavar="NAME", help="the environment variable that holds the server's API key")
+    mcp.add_argument("--name", help="the provider of its tools (default: what the server calls itself)")
     mcp.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long it may take (60)")
 
 
-def index_readers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def index_readers(commands: Commands) -> None:
     """What looks at one."""
-    info = commands.add_parser("info", help="what an index holds", epilog=EXITS)
+    info = commands.add_parser("info", help="what an index holds")
+    info.description = "Print fingerprint, number of tools, size and the retrievers with their settings."
     info.set_defaults(handler=later("index_commands", "info"))
-    info.add_argument("index", type=Path, metavar="INDEX")
-
     verify = commands.add_parser("verify", help="check every byte of an index against its manifest", epilog=EXITS)
+    verify.description = "Read every file of an index and compare it with the manifest. Damage is named; exit code 1."
     verify.set_defaults(handler=later("index_commands", "verify_index"))
-    verify.add_argument("index", type=Path, metavar="INDEX")
-
-    lint = commands.add_parser("lint", help="what in a catalogue will make retrieval fail", epilog=EXITS)
-    lint.set_defaults(handler=later("index_commands", "lint_catalogue"))
-    lint.add_argument("source", metavar="INDEX|CATALOGUE")
-    lint.add_argument("--format", help="format of the catalogue; recognised from its content when not given")
-    lint.add_argument("--most", type=int, default=5, metavar="N", help="findings shown of each check (5); 0: all")
-
-    search = commands.add_parser("search", help="ask an index, its retrievers side by side", epilog=EXITS)
-    search.set_defaults(handler=later("index_commands", "search"))
-    search.add_argument("index", type=Path, metavar="INDEX")
-    search.add_argument(
-        "text", nargs="+", metavar="TEXT", help="utterances; - reads them from standard input, one a line"
+    lint = commands.add_parser("lint", help="what in a catalogue will make retrieval fail")
+    lint.description = (
+        "Look for tools that nobody will find, or that will be found in place of others: thin descriptions, "
+        "duplicates, unreadable names, hidden text. Findings do not change the exit code."
     )
-    search.add_argument("--retriever", action="append", metavar="NAME", help="which retrievers to ask (all)")
-    search.add_argument("-k", type=int, default=5, help="how many tools (5)")
-    search.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
+    lint.set_defaults(handler=later("index_commands", "lint_catalogue"))
+    lint.add_argument("source", metavar="INDEX|CATALOGUE", help="the folder of an index, or a catalogue file or folder")
+    lint.add_argument("--format", help=FORMAT)
+    lint.add_argument("--most", type=int, default=5, metavar="N", help="findings shown of each check (5); 0: all")
+    search = commands.add_parser("search", help="ask an index; all its retrievers side by side")
+    search.description = (
+        "Show what each retriever of an index finds, one column each. Scores are comparable within a column only."
+    )
+    search.set_defaults(handler=later("index_commands", "search"))
+    index_argument(info, verify, search)
+    _search_flags(search)
+    for parser in (info, lint, search):
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.epilog = EXITS
+
+
+def _search_flags(search: argparse.ArgumentParser) -> None:
+    search.add_argument("text", nargs="+", metavar="TEXT", help="what a user says; - reads standard input, one a line")
+    search.add_argument(
+        "--retriever", action="append", metavar="NAME", help="ask this retriever alone; may be repeated (default: all)"
+    )
+    search.add_argument("-k", type=int, default=5, metavar="K", help="how many tools (5)")
+    device_argument(search)
     search.add_argument(
         "--engine",
         choices=("transformers", "vllm"),
         default="transformers",
-        help="what runs generative retrievers (transformers)",
+        help="what runs the language model of a ToolGen or ToolWeaver (transformers)",
     )
-    _agent_command(commands)
-    detect = _masstool_commands(commands)
-    tree = commands.add_parser("tree", help="the codes of a toolweaver as a page: who shares a branch", epilog=EXITS)
-    tree.set_defaults(handler=later("tree_commands", "show_tree"))
-    tree.add_argument("index", type=Path, metavar="INDEX")
-    tree.add_argument("--retriever", default="toolweaver", metavar="NAME", help="whose codes (toolweaver)")
-    tree.add_argument("--output", type=Path, metavar="FILE", help="the page (INDEX-tree/report.html)")
-    for parser in (info, lint, search, detect, tree):
-        parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
-def _masstool_commands(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> argparse.ArgumentParser:
-    """What looks at a MassTool alone; `detect` is given back."""
-    detect = commands.add_parser("detect", help="how well an index tells which queries need a tool", epilog=EXITS)
-    detect.set_defaults(handler=later("masstool_commands", "detect_labels"))
-    detect.add_argument("index", type=Path, metavar="INDEX")
-    detect.add_argument("data", metavar="DATA", help="a folder with queries.jsonl and labels/, or bundled:sample")
-    detect.add_argument("--retriever", default="masstool", metavar="NAME", help="which detector to ask (masstool)")
-    detect.add_argument("--split", default="test", choices=("train", "dev", "test"))
-    detect.add_argument("--threshold", type=float, metavar="P", help="another probability than the index's own")
-    detect.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-
-    ablate = commands.add_parser(
-        "ablate",
-        help="train MassTool without each of its parts, side by side",
-        description="Trains MassTool whole and without each of its parts on the same vectors, from train alone (a "
-        "config's `train.again` is left out), and prints their metrics side by side with the encoder alone.",
-        epilog=EXITS,
-    )
-    ablate.set_defaults(handler=later("masstool_commands", "ablate"))
-    config_arguments(ablate, "configs/index/*-masstool.yaml")
-    ablate.add_argument("--without", action="append", metavar="PART", help="which parts to leave out (each in turn)")
-    ablate.add_argument("--split", default="test", choices=("dev", "test"), help="what the figures are taken on")
-    ablate.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON, too")
-    ablate.add_argument("--device", help="where models run: cpu, cuda, mps (the best there is)")
-    return detect
-
-
-def index_shared(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def index_shared(commands: Commands) -> None:
     """What moves one into a database and back."""
     push = commands.add_parser("push", help="index folder -> the database that gateways share", epilog=EXITS)
     push.description = (
@@ -135,44 +130,23 @@ def index_shared(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Tools are added and updated; nothing is embedded."
     )
     pull = commands.add_parser("pull", help="the database that gateways share -> index folder", epilog=EXITS)
-    pull.description = (
-        "Write the live catalogue of a database as a sealed index folder: to evaluate, to train, to keep."
-    )
-    for name, command in (("push", push), ("pull", pull)):
+    pull.description = "Write the live catalogue of a database as an index folder: to evaluate, to train, to keep."
+    for name, command, told in (("push", push, "the folder of an index"), ("pull", pull, "the folder to write")):
         command.set_defaults(handler=later("shared_commands", name))
-        command.add_argument("index", type=Path, metavar="INDEX")
+        command.add_argument("index", type=Path, metavar="INDEX", help=told)
         command.add_argument(
             "--variable",
             default="TOOLREWRITE_DATABASE",
             metavar="NAME",
             help="the environment variable with the connection string (TOOLREWRITE_DATABASE)",
         )
-        command.add_argument("--schema", default="toolrewrite", help="where the tables lie (toolrewrite)")
+        command.add_argument("--schema", default="toolrewrite", help="the database schema of the tables (toolrewrite)")
         command.add_argument("--dry-run", action="store_true", help="say what is there, change nothing")
     push.add_argument(
-        "--replace", action="store_true", help="also remove what INDEX does not have, and take over its retrievers"
+        "--replace",
+        action="store_true",
+        help="make the database equal to INDEX: remove tools that INDEX lacks, use INDEX's retrievers",
     )
     pull.add_argument("--feedback", type=Path, metavar="FILE", help="also write what callers confirmed, as JSON lines")
-    pull.add_argument("--wait", type=float, default=60.0, metavar="S", help="seconds to wait for another writer (60)")
-    pull.add_argument("--device", help="where the encoder runs: cpu, cuda, mps (the best there is)")
-
-
-def _agent_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    agent = commands.add_parser(
-        "agent", help="run a generative retriever as an agent, and score its calls", epilog=EXITS
-    )
-    agent.description = (
-        "Let a model that was trained with the agent stage do tasks with the sample's tools, and say how many calls "
-        "are right. --base runs a model as it comes beside it, with retrieved tools in its prompt."
-    )
-    agent.set_defaults(handler=later("agent_commands", "agent"))
-    agent.add_argument("index", type=Path, metavar="INDEX")
-    agent.add_argument("--retriever", default="toolgen", metavar="NAME", help="the generative retriever (toolgen)")
-    agent.add_argument("--tasks", default="bundled:sample", help="trajectories to be done, JSON lines (bundled:sample)")
-    agent.add_argument("--most", type=int, default=0, metavar="N", help="only the first N tasks; 0: all")
-    agent.add_argument("--base", metavar="MODEL", help="a model as it comes, to compare with")
-    agent.add_argument("--shown", type=int, default=5, metavar="N", help="tools in the prompt of --base (5)")
-    agent.add_argument("--shown-by", metavar="NAME", help="the retriever that finds those (the generative one)")
-    agent.add_argument("--output", type=Path, metavar="FILE", help="write every task's calls there, JSON lines")
-    agent.add_argument("--device", help="where the models run: cpu, cuda, mps (the best there is)")
-    agent.add_argument("--json", action="store_true", help="machine-readable output")
+    _wait(pull)
+    device_argument(pull)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ from retrievers.types import Tool
 ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {
-    "rewrite-index": ["build", "add", "remove", "info", "verify", "lint", "search", "push", "pull", "agent"],
+    "rewrite-index": "build add mcp remove confirm info verify lint search detect ablate tree agent push pull".split(),
     "rewrite-train": ["targets", "sft", "probe", "pairs", "align", "merge", "renew", "utterances"],
     "rewrite-serve": ["key", "mcp"],
     "rewrite-eval": ["attack", "matrix", "--check"],
@@ -80,6 +82,27 @@ def test_help_is_instant_and_loads_nothing_heavy(words: list[str]) -> None:
         if times[-1] < 0.5:
             break
     assert min(times) < 0.5
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A command's parser and those of its subcommands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from parsers(each)
+
+
+@pytest.mark.parametrize("words", [words for words in HELPS if words[0] != "rewrite-index" or len(words) == 1])
+def test_every_command_and_every_flag_says_what_it_does(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    caught: list[argparse.ArgumentParser] = []
+    monkeypatch.setattr(cli, "run", lambda parser, _argv: caught.append(parser) or 0)
+    getattr(cli, SCRIPTS[words[0]].partition(":")[2])(words[1:])
+    for parser in parsers(caught[0]):
+        assert parser.description, f"{parser.prog} does not say what it does"
+        for action in parser._actions:
+            told = action.help or isinstance(action, argparse._SubParsersAction)
+            assert told, f"{parser.prog} does not say what {action.metavar or action.dest} is"
 
 
 @pytest.mark.parametrize(
