@@ -1,4 +1,4 @@
-"""README.md and docs/*.md as a static site: plain HTML, one style sheet, nothing fetched from elsewhere.
+"""README.md, CONTRIBUTING.md and docs/*.md as a static site: plain HTML, one style sheet, nothing fetched from elsewhere.
 
 python docs/site.py [FOLDER]        (runs/site)
 """
@@ -18,15 +18,16 @@ from markdown_it.token import Token
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ORDER = (
-    "README tutorial choosing guide agents renew rewriting masstool generative weaver poison shared hostile results "
-    "matrix experiments limits architecture reference data"
+    "README tutorial choosing limits guide words trouble agents rewriting masstool generative weaver renew shared poison "
+    "hostile results matrix experiments data reference architecture CONTRIBUTING"
 )
 """How pages stand in the list; others come after these."""
 
 
 def pages() -> dict[str, Path]:
     """Names of pages, and where each comes from."""
-    found = {"README": ROOT / "README.md", **{path.stem: path for path in sorted(HERE.glob("*.md"))}}
+    top = {path.stem: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
+    found = {**top, **{path.stem: path for path in sorted(HERE.glob("*.md"))}}
     wanted = [name for name in ORDER.split() if name in found]
     return {name: found[name] for name in [*wanted, *(name for name in found if name not in wanted)]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_the_site_has_every_page_and_no_link_that_leads_nowhere(tmp_path: Path) 
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     pages = module.build(tmp_path)
-    assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 1
+    assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 2  # README and CONTRIBUTING
     texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
     for name, text in texts.items():
         ids = re.findall(r'<h\d id="([^"]+)"', text)
@@ -58,3 +59,30 @@ def test_the_site_has_every_page_and_no_link_that_leads_nowhere(tmp_path: Path) 
                 assert f'id="{anchor}"' in texts[there], f"{name} links to {link}"
         assert "<script" not in text
         assert "http" not in re.sub(r"<(pre|code|a)\b.*?</\1>", "", text, flags=re.DOTALL).partition("<main>")[0]
+
+
+def said() -> str:
+    """All that the program can say: the texts in its code, each on a line."""
+    texts = [
+        node.value
+        for room in ("retrievers", "rewrite", "reward", "pipelines")
+        for path in (ROOT / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return "\n".join(texts)
+
+
+def test_messages_of_the_docs_are_those_of_the_program() -> None:
+    everything = said()
+    quoted = [
+        (page.name, words)
+        for page in PAGES
+        for table in page.read_text(encoding="utf-8").split("\n| message")[1:]
+        for row in table.split("\n\n")[0].split("\n")[2:]
+        for words in re.findall(r"`([^`]+)`", row.split(" | ")[0])
+        if not re.match(r'rewrite-|"|/|stale', words)  # commands, JSON and routes are no messages
+    ]
+    assert len(quoted) > 80
+    parts = [(page, part.strip(" ,;%")) for page, words in quoted for part in words.split("…")]
+    assert not [(page, part) for page, part in parts if part not in everything]
