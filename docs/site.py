@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md and docs/*.md as a static site: plain HTML, one style sheet, nothing fetched from elsewhere.
+"""README.md, CONTRIBUTING.md and docs/*.md as a static site: plain HTML, one style sheet, nothing fetched
 
 python docs/site.py [FOLDER]        (runs/site)
 """
@@ -18,8 +18,8 @@ from markdown_it.token import Token
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ORDER = (
-    "README tutorial choosing limits guide words trouble agents rewriting masstool generative weaver renew shared poison "
-    "hostile results matrix experiments data reference architecture CONTRIBUTING"
+    "README tutorial choosing limits guide words trouble agents rewriting masstool generative weaver renew shared "
+    "poison hostile results matrix experiments data reference architecture CONTRIBUTING"
 )
 """How pages stand in the list; others come after these."""
 
