@@ -1,4 +1,4 @@
-"""README.md, CONTRIBUTING.md and docs/*.md as a static site: plain HTML, one style sheet, nothing fetched
+"""README.md, CONTRIBUTING.md and docs/*.md as a static site: plain HTML, one style sheet, nothing fetched.
 
 python docs/site.py [FOLDER]        (runs/site)
 """
