@@ -82,7 +82,8 @@ def read_lessons(data: Sequence[AlignSource], most: int, seed: int) -> Lessons:
             examples += read_examples(Path(asked.targets) / "align.jsonl")
         if not examples:
             raise BadInput(
-                f"{asked.targets} has no queries of held-out tools; make it with hold_out_tools, or set split: train"
+                f"{asked.targets} holds no queries out; make it with hold_out_queries or hold_out_tools, or set "
+                "split: train"
             )
         mixed += [Query(source.name, example) for example in mix([(examples, asked.weight)], seed)]
     random.Random(f"{seed}/queries").shuffle(mixed)

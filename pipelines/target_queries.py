@@ -18,6 +18,9 @@ class Choice(Protocol):
     def hold_out_tools(self) -> float: ...
 
     @property
+    def hold_out_queries(self) -> float: ...
+
+    @property
     def most_per_tool(self) -> int: ...
 
     @property
@@ -33,12 +36,12 @@ class TargetQueries:
 
     train: Gold
     align: Gold
-    """Queries that need a tool which SFT must not see."""
+    """Queries that SFT must not see, themselves or a tool that they need."""
     left_out: int
 
 
 def choose_queries(gold: Gold, choice: Choice) -> TargetQueries:
-    """Holds tools out, evens the others, and draws as many as are wanted; all by hash, so always the same."""
+    """Holds tools and queries out, evens the others, and draws as many as are wanted; by hash, so always the same."""
     tools = sorted({tool for needed in gold.values() for tool in needed})
     order = sorted(tools, key=lambda tool: hashed(f"align/{choice.seed}/{tool}"))
     held = set(order[: int(choice.hold_out_tools * len(tools))])
@@ -47,6 +50,9 @@ def choose_queries(gold: Gold, choice: Choice) -> TargetQueries:
     if not free:
         raise BadInput("hold_out_tools leaves no query to learn from; make it smaller", "hold_out_tools")
     drawn = sorted(free, key=lambda query: hashed(f"{choice.seed}/{query}"))
+    kept = int(choice.hold_out_queries * len(drawn))
+    align |= {query: free.pop(query) for query in drawn[:kept]}
+    drawn = drawn[kept:]
     if choice.most_per_tool:
         drawn = _even(drawn, free, choice.most_per_tool)
     drawn = drawn[: choice.most_examples or None]

@@ -72,14 +72,17 @@ class TargetsConfig:
     """Dev queries kept, and dev and test queries looked at for the oracle, at most; drawn by the seed; 0: all."""
     hold_out_tools: float = 0.0
     """The share of tools whose queries are kept out of SFT, for alignment: they go to align.jsonl."""
+    hold_out_queries: float = 0.0
+    """The share of all other training queries that go there too: a rewriter is sure of what it has learned by heart, and
+    only queries it has not seen show what it is torn between."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.phrasings if name not in NAMES]
         if unknown or not self.phrasings:
             raise BadInput(f"phrasings are {', '.join(NAMES)}, not {', '.join(unknown) or 'nothing'}", "phrasings")
-        if not 0 <= self.abstain < 1 or not 0 <= self.hold_out_tools < 1:
-            raise BadInput("abstain and hold_out_tools are shares, from 0 to below 1")
+        if any(not 0 <= share < 1 for share in (self.abstain, self.hold_out_tools, self.hold_out_queries)):
+            raise BadInput("abstain, hold_out_tools and hold_out_queries are shares, from 0 to below 1")
         if self.served_at < 1 or min(self.seed, self.most_per_tool, self.most_examples, self.most_judged) < 0:
             raise BadInput("served_at must be at least 1, seed and every most_ not negative")
 

@@ -184,7 +184,7 @@ def test_what_does_not_fit_together_is_refused(
     assert "the policy answers by the template needs" in _refused(capsys, "align", asked)
     empty = make_targets(tmp_path / "empty", PLAIN)
     asked = align_config(empty, start, tmp_path / "none", DPO, data=[{"targets": str(empty), "split": "align"}])
-    assert "no queries of held-out tools" in _refused(capsys, "align", asked)
+    assert "holds no queries out" in _refused(capsys, "align", asked)
     asked = align_config(targets, start, tmp_path / "kind", {"kind": "ppoo"})
     assert "did you mean ppo?" in _refused(capsys, "align", asked)
 

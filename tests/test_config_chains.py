@@ -45,8 +45,9 @@ def test_no_two_trainings_share_a_folder() -> None:
     assert len(set(outputs)) == len(outputs)
 
 
-def test_who_aligns_on_held_out_tools_has_some_held_out() -> None:
-    held = {facts["output"] for facts in _all("targets").values() if facts.get("hold_out_tools")}
+def test_who_aligns_on_what_was_held_out_has_something_held_out() -> None:
+    keys = ("hold_out_tools", "hold_out_queries")
+    held = {facts["output"] for facts in _all("targets").values() if any(map(facts.get, keys))}
     asked = {
         source["targets"]
         for facts in _all("align").values()
@@ -58,5 +59,5 @@ def test_who_aligns_on_held_out_tools_has_some_held_out() -> None:
     for facts in _all("align").values():
         start = next((each for each in _all("sft").values() if each["output"] == facts["start"]["path"]), None)
         if start is not None and any(source.get("split") == "align" for source in facts["data"]):
-            # The same targets in both stages: the tools of one are kept from the other.
+            # The same targets in both stages: what one learns from is kept from the other.
             assert {each["targets"] for each in facts["data"]} <= {each["targets"] for each in start["data"]}

@@ -135,6 +135,20 @@ def test_held_out_tools_are_met_in_align_alone(config: TargetsConfig, context: C
     assert not {each.id for each in held["train"]} & {each.id for each in held["align"]}
 
 
+def test_held_out_queries_are_met_in_align_alone(config: TargetsConfig, context: Context, made: Targets) -> None:
+    halves = make_targets(replace(config, hold_out_queries=0.5), context).splits
+    ids = {split: {each.id for each in halves[split]} for split in ("train", "align")}
+    assert not ids["train"] & ids["align"]
+    assert ids["train"] | ids["align"] == {each.id for each in made.splits["train"]}
+    assert abs(len(ids["train"]) - len(ids["align"])) <= 1
+    both = make_targets(replace(config, hold_out_queries=0.5, hold_out_tools=0.3), context).splits
+    known = {tool for example in both["train"] for tool in example.gold}
+    assert any(set(example.gold) - known for example in both["align"])
+    assert any(set(example.gold) <= known for example in both["align"])
+    with pytest.raises(BadInput, match="hold_out_queries are shares"):
+        replace(config, hold_out_queries=1.0)
+
+
 def test_queries_whose_tools_were_all_seen_often_enough_are_left_out(
     config: TargetsConfig, context: Context, made: Targets
 ) -> None:

@@ -112,6 +112,9 @@ class MassToolTraining:
     text_dropout: float = 0.3
     """How often a query is asked without its own text's term, so that its neighbours learn to answer alone."""
     patience: int = 8
+    unasked: float | None = None
+    """How much it counts on dev that tools which no training query needs are found too, between 0 and 1. None: as much
+    as their share of the catalogue."""
     again: bool = False
     """Once dev has chosen, all is learned once more, as chosen, from train and dev together: twice the time."""
     seed: int = 0
@@ -131,6 +134,8 @@ class MassToolTraining:
             raise BadInput("own_labels and joined_labels must not be negative")
         if self.again and self.encoder is not None and self.encoder.how != "joint":
             raise BadInput("learning again needs an encoder tuned jointly, or none that is tuned", "again")
+        if self.unasked is not None and not 0 <= self.unasked <= 1:
+            raise BadInput("unasked is a share between 0 and 1", "unasked")
         if any(not 0 <= share < 1 for share in (self.edge_dropout, self.dropout, self.text_dropout)):
             raise BadInput("dropouts are shares between 0 and 1")
 

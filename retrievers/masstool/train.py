@@ -19,6 +19,7 @@ from retrievers.masstool.lessons import Judge, Lessons, judge, nearest
 from retrievers.masstool.model import Asked, Heads, Tools
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.masstool.steps import LABELS, Drawing, Step, draw_labels, labelled
+from retrievers.masstool.unasked import Unasked
 
 SLACK = 2
 """So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
@@ -46,6 +47,8 @@ class Learning:
         if not settings.faithful and bool(self.near.valid.any()):
             self.heads.start_at(float(self.near.cosines[:, : settings.neighbours][:, -1].float().quantile(USUAL)))
         self.judge: Judge = judge(lessons.dev_gold, device)
+        share = self.train.unasked if self.train.unasked is not None else 1 - len(needed) / len(lessons.tools)
+        self.unasked = Unasked(self.lessons, settings, 0.0 if settings.faithful else share)
         fused = device.startswith("cuda")
         self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), self.train.learning_rate, fused=fused)
         self.detects = settings.modules.detection and lessons.labels.both()
@@ -167,8 +170,13 @@ class Learning:
         return found @ tools.vectors.T
 
     def dev(self) -> dict[str, float]:
-        """Dev metrics."""
-        return self.judge(self.scores())
+        """Dev metrics. Their `mean`, which all is chosen by, counts in tools that nobody has asked for (unasked.py)."""
+        found = self.judge(self.scores())
+        strange, share = self.unasked(self.heads), self.unasked.share
+        if strange is None:
+            return found
+        mean = (1 - share) * found["mean"] + share * strange
+        return {**found, "mean": mean, "asked": found["mean"], "unasked": strange}
 
 
 def _groups(heads: Heads, train: MassToolTraining) -> list[dict[str, Any]]:

@@ -127,10 +127,21 @@ def _score(
 
 
 def join(rewrites: Sequence[Rewrite], most: int) -> tuple[str, ...]:
-    """The lines that most rewrites have, those of most first; nothing where more of them leave the query alone."""
+    """The lines that most rewrites have; nothing where more of them leave the query alone.
+
+    They stand in the order in which the rewrites write them: a policy that has learned one order forgets what it knows
+    while it learns another (docs/experiments.md).
+    """
     votes = Counter(line for each in rewrites for line in each.lines).most_common(most)
     silent = sum(each.status == "none" for each in rewrites)
-    return tuple(line for line, _ in votes) if votes and votes[0][1] >= silent else ()
+    if not votes or votes[0][1] < silent:
+        return ()
+    places: dict[str, list[int]] = {line: [] for line, _ in votes}
+    for each in rewrites:
+        for place, line in enumerate(each.lines):
+            if line in places:
+                places[line].append(place)
+    return tuple(sorted(places, key=lambda line: sum(places[line]) / len(places[line])))
 
 
 def read_samples(folder: Path) -> list[Sample]:
