@@ -92,7 +92,9 @@ class _Trainer(SentenceTransformerTrainer):
         """A line up and a line down; the library's own begins with a step at rate 0, at times a whole epoch."""
         if self.lr_scheduler is None:
             warm = self.args.get_warmup_steps(num_training_steps)
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: rate(step, warm, num_training_steps))
+            moved = self.optimizer if optimizer is None else optimizer
+            assert moved is not None
+            self.lr_scheduler = LambdaLR(moved, lambda step: rate(step, warm, num_training_steps))
             self._created_lr_scheduler = True
         schedule: LambdaLR = self.lr_scheduler
         return schedule
