@@ -157,7 +157,7 @@ class ToolGenKind:
         inputs = np.concatenate([block.arrays["inputs"] for block in blocks])
         outputs = np.concatenate([block.arrays["outputs"] for block in blocks])
         trie = Trie(codes, live, frames.end)
-        retriever = Generative(self._start(inputs, outputs), frames, trie, rows, fingerprint, self._settings)
+        retriever = Generative(self._start(inputs, outputs, codes), frames, trie, rows, fingerprint, self._settings)
         retriever.speech = self._speech(inputs, outputs, dict(zip(live, codes, strict=True)))
         return retriever
 
@@ -170,7 +170,7 @@ class ToolGenKind:
 
         return speech
 
-    def _start(self, inputs: np.ndarray, outputs: np.ndarray) -> Start:
+    def _start(self, inputs: np.ndarray, outputs: np.ndarray, codes: Sequence[Code]) -> Start:
         """How an answer is begun, by the engine that was asked for."""
         whole = self._settings.scores == "vocabulary"
         if self._context.engine == "vllm":
@@ -178,7 +178,7 @@ class ToolGenKind:
 
             if whole:
                 raise BadInput("vLLM tells probabilities among what may follow: it needs `scores: catalogue`")
-            return VllmModel(self._language, inputs, outputs, self._context, self._settings).start
+            return VllmModel(self._language, inputs, outputs, codes, self._context, self._settings).start
         from retrievers.generative.local_run import LocalRun, Vocabulary
 
         vocabulary = Vocabulary(self._language, inputs, outputs)
