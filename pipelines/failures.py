@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, ModelMismatch, ModelMissing, OutOfDisk
+from retrievers.errors import (
+    BadInput,
+    IndexBroken,
+    IndexBusy,
+    IndexMissing,
+    ModelMismatch,
+    ModelMissing,
+    OutOfDisk,
+    OutOfMemory,
+)
 from rewrite.errors import BackendDown, Interrupted, Unfit
 
 EXIT_CODES: dict[type[Exception], int] = {
@@ -12,6 +21,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     ModelMissing: 2,
     ModelMismatch: 2,
     OutOfDisk: 2,
+    OutOfMemory: 2,
     Unfit: 2,
     IndexBusy: 1,
     BackendDown: 1,

@@ -73,7 +73,7 @@ class TargetsConfig:
     hold_out_tools: float = 0.0
     """The share of tools whose queries are kept out of SFT, for alignment: they go to align.jsonl."""
     hold_out_queries: float = 0.0
-    """The share of all other training queries that go there too: a rewriter is sure of what it has learned by heart, and
+    """The share of all other training queries that go there too: a rewriter is sure of what it has learned by heart;
     only queries it has not seen show what it is torn between."""
     seed: int = 0
 

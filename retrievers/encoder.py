@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from retrievers.errors import BadInput, ModelMissing
+from retrievers.errors import BadInput, ModelMissing, OutOfMemory
+from retrievers.out_of_memory import enough_memory, in_short, is_full
 
 MOST_RECENT = 4_096
 """Query vectors that are remembered: 6 MB of the usual size."""
@@ -88,7 +89,8 @@ def _load(folder: Path, device: str | None) -> Any:
     # Half precision on a CPU is ten times slower and no smaller in memory that matters.
     kwargs = {"dtype": torch.float32} if where == "cpu" else {}
     try:
-        return SentenceTransformer(str(folder), device=where, model_kwargs=kwargs, local_files_only=True)
+        with enough_memory(folder):
+            return SentenceTransformer(str(folder), device=where, model_kwargs=kwargs, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise ModelMissing(f"the model in {folder} cannot be loaded ({reason}); is it a whole model folder?") from error
@@ -103,5 +105,9 @@ def check_device(device: str | None) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
+        if is_full(error):
+            raise OutOfMemory(
+                f"the device {device!r} has no memory left ({in_short(error)}); free some, or name another --device"
+            ) from error
         raise BadInput(f"there is no device {device!r} here; leave --device out, or name cpu, cuda or mps") from error
     return device

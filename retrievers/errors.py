@@ -8,6 +8,7 @@ ModelMissing (FileNotFoundError)     a model that is neither here nor to be fetc
 ModelMismatch (ValueError)           the index was made with other weights than the ones at hand
 StoreDown (ConnectionError)          a store of vectors elsewhere that does not answer
 OutOfDisk (OSError)                  the disk, the quota or the file size limit is exhausted
+OutOfMemory (MemoryError)            a GPU, or the machine, has no memory left for a model
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class ModelMismatch(ValueError):
 
 class OutOfDisk(OSError):
     """No room left; what was there before is untouched."""
+
+
+class OutOfMemory(MemoryError):
+    """No memory left for what was to be loaded, which says nothing against it; the message names the way out."""
 
 
 class StoreDown(ConnectionError):

@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from safetensors import SafetensorError
 
-from rewrite.backends.model_folder import adapter_config, load_model, load_tokenizer, misfit
+from rewrite.backends.model_folder import adapter_config, load_model, load_tokenizer, misfit, no_memory
 from rewrite.errors import Unfit
 from rewrite.folder import open_folder, save_folder
 
@@ -26,8 +26,8 @@ def merge(rewriter: Path, base: Path, output: Path) -> Path:
     model = load_model(base, torch.float32)
     try:
         joined = PeftModel.from_pretrained(model, str(folder.adapter)).merge_and_unload()
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise misfit(folder.adapter, base) from error
+    except (OSError, ValueError, TypeError, KeyError, MemoryError, RuntimeError, SafetensorError) as error:
+        raise no_memory(error, folder.adapter) or misfit(folder.adapter, base) from error
     output.parent.mkdir(parents=True, exist_ok=True)
     save_folder(output, joined, tokenizer, replace(folder.card, method="full"), folder.template)
     return output

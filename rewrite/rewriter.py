@@ -43,13 +43,8 @@ class Rewriter:
             for (place, (_, cut)), written in zip(waiting.items(), answers, strict=True):
                 if written:
                     found[place] = [replace(self.template.parse(answer), cut=cut) for answer in written]
-                elif shown := min(self.template.candidates, len(asks[place].candidates)) - cut:
-                    # A backend that cannot count found it too long: with half of the candidates it may fit.
-                    kept = asks[place].candidates[: shown // 2]
-                    again[place] = (
-                        self.template.render(replace(asks[place], candidates=kept)),
-                        cut + shown - len(kept),
-                    )
+                elif shorter := halved(self.template, asks[place], cut):
+                    again[place] = shorter
             waiting = again
         return found
 
@@ -80,3 +75,13 @@ def fit(template: Template, backend: Room, asks: Sequence[Ask], most_tokens: int
             prompts[place] = template.render(replace(asks[place], candidates=kept))
             waiting.append(place)
     return list(zip(prompts, cuts, strict=True))
+
+
+def halved(template: Template, ask: Ask, cut: int) -> tuple[Prompt, int] | None:
+    """For a prompt that only the backend found too long: the next one to try, with half of the candidates that it still
+    showed, and how many are cut by then. None where it showed none: the utterance is too long by itself."""
+    shown = min(template.candidates, len(ask.candidates)) - cut
+    if shown <= 0:
+        return None
+    kept = ask.candidates[: shown // 2]
+    return template.render(replace(ask, candidates=kept)), cut + shown - len(kept)

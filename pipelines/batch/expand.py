@@ -22,7 +22,7 @@ from pipelines.detecting import Detection
 from pipelines.search import DEPTH
 from retrievers.types import Ranking
 from rewrite.backends.streams import Stream, open_stream
-from rewrite.rewriter import fit
+from rewrite.rewriter import fit, halved
 from rewrite.types import Answer, Ask, Prompt, Rewrite
 
 MOST_OPEN = 8
@@ -70,7 +70,8 @@ class Expander:
         self._reader, self._key, self._memory, self._k = reader, key, memory, k
         self._open: dict[int, _Open] = {}
         self._queue: deque[tuple[str, Prompt]] = deque()
-        self._cuts: dict[str, int] = {}
+        self._asked: dict[str, tuple[Ask, int]] = {}
+        """What each key was last asked with, and how many candidates are cut of it."""
         self._waiting: dict[str, list[int]] = {}
 
     def run(self, chunks: Iterator[Chunk], size: int) -> Iterator[Done]:
@@ -99,7 +100,7 @@ class Expander:
                 stream.push([self._queue.popleft() for _ in range(min(stream.room, len(self._queue)))])
             if self._open:
                 for key, found in stream.pull():
-                    self._answered(key, _known(found, self._cuts.pop(key, 0)))
+                    self._came(key, found)
                 yield from self._ready()
 
     def _opened(self, rows: Sequence[tuple[int, Any]]) -> _Open:
@@ -118,18 +119,31 @@ class Expander:
             opened.raw = self._raw(list(opened.keys))
             asks = self._search.asks(new, [opened.raw[text] for text in new], self._rewriter.template)
         fitted = fit(self._rewriter.template, self._rewriter.backend, asks, self._rewriter.sampling.most_tokens)
-        for text, (prompt, cut) in zip(new, fitted, strict=True):
+        for text, ask, (prompt, cut) in zip(new, asks, fitted, strict=True):
             key = opened.keys[text]
             opened.asked.add(key)
             if prompt is None:
                 opened.known[key] = Known(None, cut=cut)
             else:
                 self._waiting[key] = []
-                self._cuts[key] = cut
+                self._asked[key] = ask, cut
                 self._queue.append((key, prompt))
         opened.missing = {key for key in opened.keys.values() if key not in opened.known}
         for key in opened.missing:
             self._waiting[key].append(number)
+
+    def _came(self, key: str, found: list[Answer] | str) -> None:
+        """An answer, or none: a prompt that only the backend found too long is asked again with fewer candidates, as
+        `Rewriter` does, until none is left of them."""
+        assert self._rewriter is not None
+        ask, cut = self._asked.pop(key)
+        shorter = None if found else halved(self._rewriter.template, ask, cut)
+        if shorter is None:
+            self._answered(key, _known(found, cut))
+        else:
+            prompt, cut = shorter
+            self._asked[key] = ask, cut
+            self._queue.append((key, prompt))
 
     def _answered(self, key: str, known: Known) -> None:
         for number in self._waiting.pop(key):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievers.errors import IndexBroken
+from retrievers.errors import BadInput, IndexBroken
 from retrievers.generative.spelling import Code
+from retrievers.out_of_memory import enough_memory
 from retrievers.types import ToolId
 
 NAME, STATE = "tools.json", "spelling.tensors"
@@ -18,6 +19,9 @@ NAME, STATE = "tools.json", "spelling.tensors"
 
 SPREAD = "spread"
 """In the state of woven codes: what the model is about to speak from after the tools' documents, squared."""
+
+ENCODER = "encoder"
+"""In the state of codes that come of vectors: whose vectors they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,23 @@ def read(folder: Path) -> Book:
     try:
         facts = json.loads((folder / NAME).read_text())
         codes = {tool: tuple(code) for tool, code in facts.pop("codes").items()}
-        state = load_file(folder / STATE) if (folder / STATE).exists() else {}
+        with enough_memory(folder):
+            state = load_file(folder / STATE) if (folder / STATE).exists() else {}
         return Book(**facts, codes=codes, state=state)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise IndexBroken(f"{folder / NAME} is missing or damaged; build the index again") from error
+
+
+def mark(encoder: str) -> dict[str, np.ndarray]:
+    """What a state keeps of the encoder with that fingerprint."""
+    return {ENCODER: np.frombuffer(encoder.encode(), np.uint8)}
+
+
+def check_encoder(state: Mapping[str, np.ndarray], encoder: str) -> None:
+    """Refuses to place later tools by the vectors of another encoder; a state of an older version may not say whose."""
+    made_with = state[ENCODER].tobytes().decode() if ENCODER in state else encoder
+    if made_with != encoder:
+        raise BadInput(
+            f"the tools' codes were made with encoder {made_with}, but at hand is {encoder}; "
+            "use the same encoder or build the index again"
+        )

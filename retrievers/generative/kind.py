@@ -33,6 +33,7 @@ from retrievers.tuning.examples import TrainingSet
 from retrievers.types import Tool
 
 if TYPE_CHECKING:
+    from retrievers.encoder import Encoder
     from retrievers.generative.speaking import Speech
 
 NOTHING = np.iinfo(np.int64).min
@@ -60,7 +61,16 @@ class ToolGenKind:
     @cached_property
     def _spelling(self) -> Spelling:
         assert isinstance(self._settings, ToolGenSettings)
-        return make_spelling(self._settings, self._language, self._context, self._book)
+        return make_spelling(self._settings, self._language, lambda: self._encoder, self._book)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        """Whose vectors codes are made of, where they are."""
+        from retrievers.encoder import Encoder
+
+        encoder = Encoder(self._context.find_model(self._settings.encoder), 64, self._context.device)
+        shared: Encoder = self._context.encoders.setdefault(encoder.fingerprint, encoder)
+        return shared
 
     def identity(self) -> dict[str, str]:
         return {"weights": self._language.fingerprint}
@@ -94,7 +104,8 @@ class ToolGenKind:
         self._spelling.fit([clean(document) for document in documents])
 
     def _state(self) -> dict[str, np.ndarray]:
-        return self._spelling.state()
+        state = self._spelling.state()
+        return {**state, **books.mark(self._encoder.fingerprint)} if state and not self._book.state else state
 
     def _facts(self) -> dict[str, Any]:
         """What is told of the spelling beside the training."""
@@ -146,7 +157,7 @@ class ToolGenKind:
         inputs = np.concatenate([block.arrays["inputs"] for block in blocks])
         outputs = np.concatenate([block.arrays["outputs"] for block in blocks])
         trie = Trie(codes, live, frames.end)
-        retriever = Generative(self._start(inputs, outputs), frames, trie, rows, fingerprint, self._settings)
+        retriever = Generative(self._start(inputs, outputs, codes), frames, trie, rows, fingerprint, self._settings)
         retriever.speech = self._speech(inputs, outputs, dict(zip(live, codes, strict=True)))
         return retriever
 
@@ -159,7 +170,7 @@ class ToolGenKind:
 
         return speech
 
-    def _start(self, inputs: np.ndarray, outputs: np.ndarray) -> Start:
+    def _start(self, inputs: np.ndarray, outputs: np.ndarray, codes: Sequence[Code]) -> Start:
         """How an answer is begun, by the engine that was asked for."""
         whole = self._settings.scores == "vocabulary"
         if self._context.engine == "vllm":
@@ -167,7 +178,7 @@ class ToolGenKind:
 
             if whole:
                 raise BadInput("vLLM tells probabilities among what may follow: it needs `scores: catalogue`")
-            return VllmModel(self._language, inputs, outputs, self._context, self._settings).start
+            return VllmModel(self._language, inputs, outputs, codes, self._context, self._settings).start
         from retrievers.generative.local_run import LocalRun, Vocabulary
 
         vocabulary = Vocabulary(self._language, inputs, outputs)
@@ -198,17 +209,16 @@ class ToolGenKind:
         return spelled, as_array(inputs), as_array(outputs)
 
 
-def make_spelling(settings: ToolGenSettings, language: LanguageModel, context: Context, book: Book) -> Spelling:
+def make_spelling(
+    settings: ToolGenSettings, language: LanguageModel, encoder: Callable[[], Encoder], book: Book
+) -> Spelling:
     """The spelling that the settings ask for, with what it has learned so far."""
     if book.indexing != settings.indexing:
         raise BadInput(f"the index was trained with indexing {book.indexing}, not {settings.indexing}; build it anew")
 
     def embed(texts: Sequence[str]) -> np.ndarray:
-        from retrievers.encoder import Encoder
-
-        encoder = Encoder(context.find_model(settings.encoder), 64, context.device)
-        shared: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
-        return shared.documents(texts)
+        books.check_encoder(book.state, encoder().fingerprint)
+        return encoder().documents(texts)
 
     return SPELLINGS[settings.indexing](Lexicon(language.frames.ids, language.size, embed), book.state)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from retrievers.encoder import check_device, fingerprint
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative.prompts import Frames
+from retrievers.out_of_memory import enough_memory
 
 DOCUMENTS_AT_ONCE = 16
 ON_A_GPU = 256
@@ -52,7 +53,9 @@ class LanguageModel:
 
     @cached_property
     def model(self) -> Any:
-        return load_model(self.folder).to(self.device).eval()
+        loaded = load_model(self.folder)
+        with enough_memory(self.folder):
+            return loaded.to(self.device).eval()
 
     @cached_property
     def _config(self) -> Any:
@@ -137,7 +140,8 @@ def load_model(folder: Path) -> Any:
 def loading(folder: Path) -> Iterator[None]:
     """Turns whatever transformers makes of a folder that holds no language model into one sentence."""
     try:
-        yield
+        with enough_memory(folder):
+            yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise ModelMissing(f"{folder} holds no causal language model that can be loaded ({reason})") from error

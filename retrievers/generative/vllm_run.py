@@ -7,47 +7,60 @@ vLLM has in its cache.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retrievers.errors import BadInput
-from retrievers.generative.language_model import LanguageModel, load_model
+from retrievers.generative.grown import Grown, grown
+from retrievers.generative.language_model import LanguageModel
 from retrievers.generative.settings import Asking
-from retrievers.generative.weights import grow
-from retrievers.index.files import disk_room
+from retrievers.generative.spelling import Code
 from retrievers.kinds import Context
 
 MEMORY = 0.5
 """The share of a GPU's memory that the engine takes: a rewriter may live there, too."""
-ROOM = 64
-"""Tokens beside a query's own: its frame, and a code."""
+STEP = 16
+"""Tokens by which an engine's room grows: a code that is a little longer than those before starts no new one."""
+
+
+def room(language: LanguageModel, codes: Sequence[Code], most: int) -> int:
+    """Tokens that the longest prompt of at most `most`, the longest code and its end take, rounded up.
+
+    Where `most` is less than a prompt's frame, the frame and a token of the query are what it has.
+    """
+    prompt = max(most, len(language.frames.question("x", 0)))
+    longest = max(map(len, codes), default=0) + 1
+    return prompt + -(-longest // STEP) * STEP
 
 
 class VllmModel:
-    """A model in vLLM, with rows for tools that came after its training."""
+    """A model in vLLM, with rows for tools that came after its training, and with room for what is said of any tool."""
 
     def __init__(
-        self, language: LanguageModel, inputs: np.ndarray, outputs: np.ndarray, context: Context, settings: Asking
+        self,
+        language: LanguageModel,
+        inputs: np.ndarray,
+        outputs: np.ndarray,
+        codes: Sequence[Code],
+        context: Context,
+        settings: Asking,
     ) -> None:
         if context.vllm is None:
             raise BadInput("nobody here starts vLLM; take the engine transformers")
         begin = context.vllm()  # before a model is written that nobody would load
-        folder = grown(language, inputs, outputs, context) if len(inputs) else language.folder
-        key = f"vllm:{folder}"
+        self._grown: Grown | None = grown(language, inputs, outputs, context) if len(inputs) else None
+        folder = self._grown.folder if self._grown else language.folder
+        tokens = room(language, codes, settings.max_length)
+        key = f"vllm:{folder}:{tokens}"
         if key not in context.encoders:
             context.encoders[key] = _Engine(
                 begin(
                     folder,
-                    max_model_len=settings.max_length + ROOM,
+                    max_model_len=tokens,
                     gpu_memory_utilization=MEMORY,
                     max_logprobs=-1,
                     logprobs_mode="processed_logprobs",
@@ -114,27 +127,3 @@ class VllmRun:
     def advance(self, rows: np.ndarray, tokens: np.ndarray) -> None:
         """As `Run.advance`."""
         self._said = [[*self._said[row], token] for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)]
-
-
-def grown(language: LanguageModel, inputs: np.ndarray, outputs: np.ndarray, context: Context) -> Path:
-    """A model folder whose vocabulary holds these rows as well, made once and kept in the cache."""
-    digest = hashlib.sha256(language.fingerprint.encode())
-    digest.update(inputs.tobytes())
-    digest.update(outputs.tobytes())
-    shelf = (context.cache or Path(tempfile.gettempdir())) / "generative"
-    target = shelf / digest.hexdigest()[:16]
-    if target.exists():
-        return target
-    with disk_room(shelf):
-        shelf.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=".part-", dir=shelf))
-        try:
-            model = load_model(language.folder)
-            grow(model, inputs, outputs)
-            model.save_pretrained(part)
-            language.tokenizer.save_pretrained(part)
-            if not target.exists():
-                os.rename(part, target)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    return target

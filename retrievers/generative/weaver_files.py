@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.index.files import disk_room
+from retrievers.out_of_memory import enough_memory
 from retrievers.weaver.settings import WeaveSettings
 from retrievers.weaver.usage import Usage
 from retrievers.weaver.weave import Weave, Woven
@@ -48,7 +49,7 @@ def read(path: Path, mark: str) -> Woven | None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, "np") as file:
+        with enough_memory(path), safe_open(path, "np") as file:
             facts = file.metadata() or {}
             if facts.get("key") != mark:
                 return None

@@ -20,7 +20,7 @@ from retrievers.base import Retriever
 from retrievers.errors import BadInput
 from retrievers.generative import weaver_files
 from retrievers.generative.beam import search
-from retrievers.generative.book import SPREAD, Book
+from retrievers.generative.book import SPREAD, Book, check_encoder, mark
 from retrievers.generative.kind import NOTHING, ToolGenKind, codes_in
 from retrievers.generative.newcomers import as_array, beside_branches, from_words
 from retrievers.generative.retriever import Generative
@@ -38,8 +38,6 @@ from retrievers.weaver.weave import Weave, Woven, made_total, weave
 
 BRANCHES = 6
 """Codes of each level among which the model says a later tool's, where it is asked."""
-ENCODER = "encoder"
-"""In the state: which encoder's vectors the codes were woven from."""
 
 
 class ToolWeaverKind(ToolGenKind):
@@ -86,8 +84,7 @@ class ToolWeaverKind(ToolGenKind):
     def _state(self) -> dict[str, np.ndarray]:
         if self._woven is None:
             return dict(self._book.state)
-        mark = np.frombuffer(self._encoder.fingerprint.encode(), np.uint8)
-        return {**self._woven.weave.state, ENCODER: mark}
+        return {**self._woven.weave.state, **mark(self._encoder.fingerprint)}
 
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
         if self._trained is None:
@@ -140,12 +137,7 @@ class ToolWeaverKind(ToolGenKind):
         """Free codes of tools that nobody has given one yet."""
         if not texts:
             return []
-        mark = self._book.state[ENCODER].tobytes().decode()
-        if mark != self._encoder.fingerprint:
-            raise BadInput(
-                f"the codes were woven with encoder {mark}, but at hand is {self._encoder.fingerprint}; "
-                "use the same encoder or build the index again"
-            )
+        check_encoder(self._book.state, self._encoder.fingerprint)
         known = [{self._path(code)[level] for code in self._book.codes.values()} for level in range(self._levels)]
         branches = BRANCHES if self._settings.newcomers == "said" else 1
         paths = Weave(self._book.state).late(
@@ -198,13 +190,6 @@ class ToolWeaverKind(ToolGenKind):
         """The rows of all code tokens."""
         names = from_words(rows, [self._language.frames.ids(label(tool)) for tool in tools])
         return as_array(from_books(rows, woven.weave.books, made_total(woven.weave, woven.paths), names))
-
-    @cached_property
-    def _encoder(self) -> Any:
-        from retrievers.encoder import Encoder
-
-        encoder = Encoder(self._context.find_model(self._settings.encoder), 64, self._context.device)
-        return self._context.encoders.setdefault(encoder.fingerprint, encoder)
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
         from retrievers.embeddings import embed

@@ -26,6 +26,7 @@ from retrievers.masstool.checkpoints import load, save
 from retrievers.masstool.lending import lent
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings, Modules
+from retrievers.out_of_memory import enough_memory
 from retrievers.types import ToolId
 
 WEIGHTS = "masstool.safetensors"
@@ -106,22 +107,23 @@ def restore(folder: Path, settings: MassToolSettings) -> Learned:
         raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; build the index again")
     tensors = found[0]
     try:
-        state = {name[6:]: value for name, value in tensors.items() if name.startswith("heads/")}
-        with torch.random.fork_rng(devices=[]):
-            heads = Heads(settings, tensors["keys"].shape[1], len(state["residual"]), len(state["queries"])).eval()
-        heads.words = state["words"]
-        heads.load_state_dict(state)
-        return Learned(
-            heads.requires_grad_(False),
-            tensors["lenders"],
-            tensors["shifts"],
-            tensors["signals"],
-            json.loads((folder / "lenders.json").read_text()),
-            tensors["keys"],
-            decode_pairs((folder / "pool.jsonl").read_bytes()),
-            json.loads((folder / "training.json").read_text()),
-            tensors["graph"].numpy() if "graph" in tensors else None,
-        )
+        with enough_memory(folder):
+            state = {name[6:]: value for name, value in tensors.items() if name.startswith("heads/")}
+            with torch.random.fork_rng(devices=[]):
+                heads = Heads(settings, tensors["keys"].shape[1], len(state["residual"]), len(state["queries"])).eval()
+            heads.words = state["words"]
+            heads.load_state_dict(state)
+            return Learned(
+                heads.requires_grad_(False),
+                tensors["lenders"],
+                tensors["shifts"],
+                tensors["signals"],
+                json.loads((folder / "lenders.json").read_text()),
+                tensors["keys"],
+                decode_pairs((folder / "pool.jsonl").read_bytes()),
+                json.loads((folder / "training.json").read_text()),
+                tensors["graph"].numpy() if "graph" in tensors else None,
+            )
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise IndexBroken(f"{folder} is damaged ({type(error).__name__}); build the index again") from error
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -86,6 +87,23 @@ class _Trainer(SentenceTransformerTrainer):
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         pass
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """A line up and a line down; the library's own begins with a step at rate 0, at times a whole epoch."""
+        if self.lr_scheduler is None:
+            warm = self.args.get_warmup_steps(num_training_steps)
+            moved = self.optimizer if optimizer is None else optimizer
+            assert moved is not None
+            self.lr_scheduler = LambdaLR(moved, lambda step: rate(step, warm, num_training_steps))
+            self._created_lr_scheduler = True
+        schedule: LambdaLR = self.lr_scheduler
+        return schedule
+
+
+def rate(step: int, warm: int, whole: int) -> float:
+    """The share of the learning rate that a step has: it rises for `warm` steps and falls for the rest, and is never 0
+    before the end."""
+    return (step + 1) / warm if step < warm else max(0.0, (whole - step) / max(1, whole - warm))
 
 
 def _dataset(data: TrainingSet, prompt: str) -> Dataset:

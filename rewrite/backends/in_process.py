@@ -22,11 +22,13 @@ from rewrite.backends.model_folder import (
     adapter_config,
     encode,
     in_short,
+    is_full,
     load_model,
     load_tokenizer,
     misfit,
     must_chat,
     must_fit,
+    no_memory,
 )
 from rewrite.errors import Unfit
 from rewrite.settings import Sampling, TransformersSettings
@@ -46,7 +48,13 @@ class TransformersBackend:
         loaded = _load(model, _dtype(settings.dtype, target))
         if adapter is not None:
             loaded = _adapted(loaded, adapter, model)
-        self._hold(loaded.to(target).eval(), tokenizer, settings.batch_size)
+        try:
+            loaded = loaded.to(target).eval()
+        except RuntimeError as error:
+            if (full := no_memory(error, model)) is not None:
+                raise full from error
+            raise
+        self._hold(loaded, tokenizer, settings.batch_size)
 
     @classmethod
     def around(cls, model: Any, tokenizer: Any, batch_size: int) -> Self:
@@ -181,6 +189,8 @@ def _device(wanted: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
+        if is_full(error):
+            raise Unfit(f"the device {name} has no memory left ({in_short(error)[:120]}); free some") from error
         raise Unfit(f"this machine has no device {name}: {in_short(error)}; give another, for example cpu") from error
     return device
 
@@ -208,7 +218,7 @@ def _adapted(model: Any, adapter: Path, base: Path) -> Any:
     adapter_config(adapter, base)
     try:
         joined: Any = PeftModel.from_pretrained(model, str(adapter))
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise misfit(adapter, base) from error
+    except (OSError, ValueError, TypeError, KeyError, MemoryError, RuntimeError, SafetensorError) as error:
+        raise no_memory(error, adapter) or misfit(adapter, base) from error
     # Merged it is faster; with half the digits the merge would round small changes away.
     return joined.merge_and_unload() if model.dtype == torch.float32 else joined

@@ -16,6 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rewrite.errors import Unfit
 from rewrite.types import Prompt
 
+FULL = ("out of memory", "allocate memory", "not enough memory")
+"""How torch (of a GPU, of the machine), safetensors and the system say that memory ran out."""
+
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a model folder; one without a chat template is refused."""
@@ -24,7 +27,9 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # of a damaged file the library makes whatever it trips over first
-        raise Unfit(f"{folder} holds no tokenizer that transformers can load: {in_short(error)}") from error
+        raise no_memory(error, folder) or Unfit(
+            f"{folder} holds no tokenizer that transformers can load: {in_short(error)}"
+        ) from error
     must_chat(tokenizer)
     return tokenizer
 
@@ -35,7 +40,9 @@ def loading(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Unfit(f"{folder} holds no language model that transformers can load: {in_short(error)}") from error
+        raise no_memory(error, folder) or Unfit(
+            f"{folder} holds no language model that transformers can load: {in_short(error)}"
+        ) from error
 
 
 def load_model(folder: Path, dtype: Any, **how: Any) -> Any:
@@ -107,6 +114,22 @@ def misfit(adapter: Path, model: Path) -> Unfit:
     base = config.get("base_model_name_or_path")
     known = f": {base}" if base else ""
     return Unfit(f"the adapter {adapter} does not fit the model {model}; give the model that it was trained on{known}")
+
+
+def is_full(error: BaseException) -> bool:
+    """True where memory ran out, a GPU's or the machine's."""
+    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in FULL)
+
+
+def no_memory(error: BaseException, folder: Path) -> Unfit | None:
+    """The complaint where memory ran out while a folder was loaded, which says nothing against the folder; None: it is
+    another trouble."""
+    if not is_full(error):
+        return None
+    return Unfit(
+        f"memory ran out while {folder} was loaded ({in_short(error)[:120]}); free some, give another device, such as "
+        "cpu, or take a smaller model or dtype"
+    )
 
 
 def in_short(error: BaseException) -> str:

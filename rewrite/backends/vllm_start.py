@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rewrite.backends.model_folder import in_short
+from rewrite.backends.model_folder import in_short, no_memory
 from rewrite.errors import Unfit
 
 ENVIRONMENT = {
@@ -74,8 +74,8 @@ def start(model: Path, dtype: str = "auto", eager: bool | None = None, **options
                     **options,
                 )
             )
-        except (ValueError, RuntimeError, OSError) as error:
-            raise Unfit(f"vLLM cannot load the model {model}: {in_short(error)}") from error
+        except (ValueError, MemoryError, RuntimeError, OSError) as error:
+            raise no_memory(error, model) or Unfit(f"vLLM cannot load the model {model}: {in_short(error)}") from error
 
 
 @contextmanager

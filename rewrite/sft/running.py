@@ -18,7 +18,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerState
 from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from rewrite.backends.model_folder import adapter_config, load_model, misfit
+from rewrite.backends.model_folder import adapter_config, load_model, misfit, no_memory
 from rewrite.errors import Interrupted, Unfit
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
@@ -186,8 +186,8 @@ def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packe
     adapter_config(adapter, base)
     try:
         return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise misfit(adapter, base) from error
+    except (OSError, ValueError, TypeError, KeyError, MemoryError, RuntimeError, SafetensorError) as error:
+        raise no_memory(error, adapter) or misfit(adapter, base) from error
 
 
 def new_adapter(settings: SftSettings, adapter: Path | None = None) -> LoraConfig | None:

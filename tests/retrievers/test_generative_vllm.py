@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from generative_toys import TOOLS, save_toy_model, toolgen
 
 from pipelines.index import make_context
 from retrievers.errors import BadInput, ModelMissing
+from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.retriever import Generative
+from retrievers.generative.vllm_run import STEP, room
 from retrievers.index import Index, add, build, remove
 from retrievers.kinds import Context
 from retrievers.settings import ToolGenSettings
@@ -45,6 +49,34 @@ def test_vllm_ranks_as_transformers_does(
         assert left.scores == pytest.approx(right.scores, abs=2e-4)
     assert len(here[0]) == 8
     assert "t3" not in here[0].ids
+
+
+def test_the_room_is_that_of_the_longest_prompt_and_the_longest_code(folder: Path) -> None:
+    language = LanguageModel(folder.parent / "toy", "cpu")
+    asked = len(language.frames.question("x " * 500, 100))
+    assert asked == 100
+    for longest in (1, 15, 16, 200):
+        tokens = room(language, [(7,), (7,) * longest], 100)
+        assert asked + longest + 1 <= tokens <= asked + longest + STEP
+    least = len(language.frames.question("x " * 500, 16))  # the frame alone is longer than that
+    assert least > 16
+    assert room(language, [(7,)], 16) >= least + 2
+
+
+@needs_vllm
+def test_a_code_may_be_as_long_as_it_likes(tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tools that differ in the last of their many tokens, asked for by a query that fills its room."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    model = save_toy_model(tmp_path / "toy")
+    settings = replace(toolgen(model, None, "semantic"), max_length=32)
+    tools = [Tool(f"long{letter}", f"{'qjx' * 40}{letter}", "Has a long name.") for letter in "ab"]
+    build(tmp_path / "index", [*TOOLS, *tools], {"semantic": settings}, context)
+    here = Index(tmp_path / "index", context).retriever("semantic")
+    assert isinstance(here, Generative)
+    assert max(len(here.frames.ids(tool.name)) for tool in tools) > 64
+    there = Index(tmp_path / "index", make_context("cpu", engine="vllm")).retriever("semantic")
+    query = "please blorp " * 20
+    assert there.search([query], 10)[0].ids == here.search([query], 10)[0].ids
 
 
 def test_without_vllm_the_way_to_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from retrievers.kinds import Context
 from retrievers.settings import DenseSettings, DenseTraining, TrainingSource
 from retrievers.tuning.examples import Examples, TrainingSet
 from retrievers.tuning.loss import CatalogueLoss
-from retrievers.tuning.train import tune
+from retrievers.tuning.train import rate, tune
 from retrievers.types import Tool
 
 WORDS = ["blorp", "zindle", "quax", "frum", "teggle", "wix", "snarb", "plood"]
@@ -103,6 +103,21 @@ def test_a_checkpoint_torn_by_a_kill_is_left_out(tuned: Path, tmp_path: Path) ->
     (work / "checkpoint-99" / "model.safetensors").write_bytes(b"half")
     again = tune(find_model("bundled:minilm"), [DATA], SETTINGS, work, "cpu", False)
     assert all(torch.equal(value, tensors(again)[name]) for name, value in tensors(tuned).items())
+
+
+def test_one_step_an_epoch_learns_from_the_first_epoch_on(tmp_path: Path) -> None:
+    once = replace(SETTINGS, epochs=1, batch_size=len(QUERIES), blends=(1.0,))
+    after = tensors(tune(find_model("bundled:minilm"), [DATA], once, tmp_path / "work", "cpu", False))
+    base = tensors(find_model("bundled:minilm"))
+    assert not all(torch.equal(value, base[name]) for name, value in after.items() if name in base)
+
+
+@pytest.mark.parametrize(("warm", "whole"), [(0, 1), (1, 1), (1, 8), (3, 60), (10, 10)])
+def test_no_step_has_a_rate_of_0(warm: int, whole: int) -> None:
+    rates = [rate(step, warm, whole) for step in range(whole)]
+    assert 0 < min(rates) <= max(rates) == 1
+    assert rates[:warm] == sorted(rates[:warm])
+    assert rates[warm:] == sorted(rates[warm:], reverse=True)
 
 
 def test_a_work_folder_of_another_run_is_not_gone_on_with(tuned: Path) -> None:
