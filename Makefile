@@ -40,7 +40,7 @@ demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align t
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 test: check  ## check, then all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder  # a core's threads spin more than they compute; three processes, as each waits a good deal
