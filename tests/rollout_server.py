@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
                 os._exit(9)
             answered += 1
         chance = random.Random(body["seed"])
-        tokens = [chance.randrange(1000, 9000) for _ in range(body["max_tokens"])]
+        tokens = [chance.randrange(1000, 8000) for _ in range(body["max_tokens"])]
         return self._send({"choices": [{"token_ids": tokens}]})
 
     def _send(self, facts: dict[str, object]) -> None:

@@ -195,14 +195,17 @@ def test_figures_say_nothing_of_what_nobody_knows() -> None:
 def test_a_run_with_a_real_model_is_written_down_and_shown(
     place: Path, tiny_lm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = {"base": str(tiny_lm), "template": "candidates", "phrasing": "indexed", "sampling": {"most_tokens": 16}}
+    model = shutil.copytree(tiny_lm, tmp_path / "model")
+    known = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(known | {"max_position_embeddings": 640}))  # room for all but one
+    small = {"base": str(model), "template": "candidates", "phrasing": "indexed", "sampling": {"most_tokens": 16}}
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(facts(place, output=str(tmp_path / "run"), rewriters={"mine": small})))
     assert cli.evaluate([str(config), "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     told = metrics["rewriters"]["mine"]
-    assert told["made_of"]["fingerprint"] == fingerprint(tiny_lm)
+    assert told["made_of"]["fingerprint"] == fingerprint(model)
     assert told["made_of"]["phrasing"] == "indexed"
     assert told["tokens"] > 0
     assert told["cut"] == pytest.approx(1 / 24, abs=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -29,6 +30,9 @@ _SENTENCES = {
     404: "there is no such route",
     405: "this route does not take that method",
 }
+
+_PLAIN: dict[tuple[bool, bool], dict[str, Any]] = {}
+"""The OpenAPI document before a server's own limits, by whether it has a page and an admin: most of what a start is."""
 
 
 def make_app(gateway: Gateway) -> App:
@@ -151,7 +155,10 @@ def _said(error: dict[str, Any]) -> str:
 
 def _document(api: FastAPI, gateway: Gateway) -> dict[str, Any]:
     """The OpenAPI document, with this server's limits in it."""
-    found = get_openapi(title=api.title, version=api.version, openapi_version="3.1.0", routes=api.routes)
+    which = bool(gateway.config.page), bool(gateway.config.admin)
+    if which not in _PLAIN:
+        _PLAIN[which] = get_openapi(title=api.title, version=api.version, openapi_version="3.1.0", routes=api.routes)
+    found = deepcopy(_PLAIN[which])
     limits, schemas = gateway.config.limits, found["components"]["schemas"]
     for name in ("SearchRequest", "RewriteRequest", "FeedbackRequest"):
         for text in _texts(schemas[name]["properties"]["utterance"]):

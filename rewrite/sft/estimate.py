@@ -6,6 +6,7 @@ token costs and from how fast this device does some of the model's own.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from dataclasses import dataclass
@@ -136,7 +137,11 @@ def activations(config: Any, tokens: int, half: bool, checkpointing: bool) -> in
 
 def speed(device: torch.device, half: bool, tokens: int, config: Any) -> float:
     """Floating point operations a second, in multiplications of the model's own size, looked at for a moment."""
-    width, inner = _widths(config)
+    return _looked_at(device, half, tokens, *_widths(config))
+
+
+@functools.cache
+def _looked_at(device: torch.device, half: bool, tokens: int, width: int, inner: int) -> float:
     kind = torch.bfloat16 if half else torch.float32
     left, right = (torch.ones(shape, dtype=kind, device=device) for shape in ((tokens, width), (width, inner)))
     done, started = 0, 0.0

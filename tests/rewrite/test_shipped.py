@@ -50,17 +50,19 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
     words += ["--max-model-len", "256", "--enable-lora", "--max-lora-rank", "8"]
     more = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    more["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # a process less that has to load all of vLLM
 
     def healthy() -> bool:
         assert process.poll() is None, log.read_text()[-2000:]
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+            return client.get(f"http://127.0.0.1:{port}/health").status_code == 200
         except httpx.HTTPError:
             return False
 
     # The guardian ends vLLM and its children even where pytest itself is killed.
     command = [sys.executable, "-I", guardian.__file__, sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     with (
+        httpx.Client(trust_env=False) as client,
         log.open("wb") as output,
         started(
             [*command, *words], stdin=subprocess.PIPE, stdout=output, stderr=output, env={**os.environ, **more}

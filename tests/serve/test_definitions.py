@@ -7,15 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import mcp_types
 import pytest
-from anthropic.types import ToolParam, ToolReferenceBlockParam
 from conftest import Running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from openai.types.chat import ChatCompletionFunctionToolParam
-from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
 from scripted import check_tool
 
@@ -25,24 +21,35 @@ from pipelines.serve.legal_names import LegalNames
 from retrievers.types import Parameter, Tool
 
 Serve = Callable[..., Running]
-SHAPES: dict[str, Any] = {
-    "openai": ChatCompletionFunctionToolParam,
-    "openai-responses": FunctionToolParam,
-    "anthropic": ToolParam,
-    "anthropic-search": ToolParam,
-    "mcp": mcp_types.Tool,
-}
+
+
+def shapes() -> dict[str, Any]:
+    """The clients' own types. Imported here: a process that runs other tests need not wait for them."""
+    import mcp_types
+    from anthropic.types import ToolParam
+    from openai.types.chat import ChatCompletionFunctionToolParam
+    from openai.types.responses import FunctionToolParam
+
+    return {
+        "openai": ChatCompletionFunctionToolParam,
+        "openai-responses": FunctionToolParam,
+        "anthropic": ToolParam,
+        "anthropic-search": ToolParam,
+        "mcp": mcp_types.Tool,
+    }
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_is_what_its_client_takes(serve: Serve, format: str) -> None:
+    from anthropic.types import ToolReferenceBlockParam
+
     server = serve()
     found = server.search("weather order", k=10, format=format)["results"][0]
     made = found["definitions"]
     assert len(made["tools"]) == len(found["tools"]) == 10
     assert list(made["names"].values()) == [tool["id"] for tool in found["tools"]]
     for name, tool in zip(made["names"], made["tools"], strict=True):
-        TypeAdapter(SHAPES[format]).validate_python(tool)
+        TypeAdapter(shapes()[format]).validate_python(tool)
         inner = tool.get("function", tool)
         assert inner["name"] == name
         schema = inner.get("parameters") or inner.get("input_schema") or inner.get("inputSchema")
