@@ -129,8 +129,7 @@ def _score(
 def join(rewrites: Sequence[Rewrite], most: int) -> tuple[str, ...]:
     """The lines that most rewrites have; nothing where more of them leave the query alone.
 
-    They stand in the order in which the rewrites write them: a policy that has learned one order forgets what it knows
-    while it learns another (docs/experiments.md).
+    They stand in the order in which the rewrites write them, so that a policy has no other order to learn beside.
     """
     votes = Counter(line for each in rewrites for line in each.lines).most_common(most)
     silent = sum(each.status == "none" for each in rewrites)
