@@ -14,7 +14,7 @@ from pipelines.lessons import TOLD, DevJudge, DevSettings, choose_dev, spread
 from pipelines.rewards import RewardSettings, ToolReward
 from pipelines.runs import as_json, environment, write_files
 from pipelines.training_report import training_page
-from pipelines.training_runs import begin, is_finished, nobody, room_to_train
+from pipelines.training_runs import begin, is_finished, nobody, remove_checkpoints, room_to_train
 from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
@@ -114,6 +114,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
             write_files(output, files)
             finished = card(config, lessons, start, trained, tried[0])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
+            if not config.training.keep_checkpoints:
+                remove_checkpoints(output)
     wait()  # whoever returns finds the rewriter
     return output / "rewriter"
 

@@ -13,7 +13,7 @@ from pipelines.lessons import TOLD, DevJudge, DevSettings, SftSource, Source, ch
 from pipelines.models import find_model
 from pipelines.runs import as_json, environment, write_files
 from pipelines.training_report import training_page
-from pipelines.training_runs import begin, is_finished, nobody, room_to_train
+from pipelines.training_runs import begin, is_finished, nobody, remove_checkpoints, room_to_train
 from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
@@ -87,6 +87,8 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
             write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             card = _card(config, sources, trained, tried[0], mark["base"])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, card, template)
+            if not config.training.keep_checkpoints:
+                remove_checkpoints(output)
     wait()  # whoever returns finds the rewriter
     return output / "rewriter"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,6 +64,12 @@ def room_to_train(output: Path) -> Iterator[None]:
             f"no room left to write in {output}; its last whole checkpoint is kept: make room, then go on with "
             "`--resume`"
         ) from error
+
+
+def remove_checkpoints(output: Path) -> None:
+    """Of a run that has ended, of all its rounds."""
+    for folder in sorted(output.glob("**/checkpoints")):
+        shutil.rmtree(folder, ignore_errors=True)  # who cannot remove them has his rewriter all the same
 
 
 def begin(output: Path, config: Any, mark: Mapping[str, str], resume: bool) -> None:

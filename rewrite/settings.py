@@ -144,6 +144,9 @@ class SftSettings:
     """How often dev is evaluated with retrieval, evenly over the run; after each comes a checkpoint."""
     patience: int = 3
     """Evaluations without a better dev metric before training stops."""
+    keep_checkpoints: bool = False
+    """Keep them when the run has ended. Nothing goes on from them, and each holds the optimiser's state, which is
+    several times as large as the model."""
     seed: int = 0
     report_to: tuple[str, ...] = ("tensorboard",)
     """tensorboard, wandb, mlflow, trackio; empty: metrics.jsonl alone."""

@@ -116,6 +116,7 @@ def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: di
     rounds = len(list((tmp_path / "run").glob("round-*/pairs.jsonl")))
     # A round that gains nothing ends the whole: the next one would begin where this one did.
     assert rounds == 2 or metrics["kept"] == "start"
+    assert not list((tmp_path / "run").glob("**/checkpoints"))
     assert open_folder(tmp_path / "run").card.how.startswith("dpo")
 
 

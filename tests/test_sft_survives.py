@@ -153,7 +153,8 @@ def drive(folder: Path, base: Path, cache: Path) -> None:
     found: dict[str, Any] = {}
 
     def config(name: str, **training: Any) -> str:
-        return sft_config(targets, base, folder / name.replace(" ", "-"), **training)
+        more = {"keep_checkpoints": True} | training  # the last one is compared, too
+        return sft_config(targets, base, folder / name.replace(" ", "-"), **more)
 
     straight = config("straight")
     found["straight"] = [_leg(straight, [], lambda: None, lambda child: None), _state(straight)]

@@ -69,6 +69,7 @@ def test_a_run_leaves_a_rewriter_its_card_its_figures_and_its_samples(config: st
     assert str(folder.card.data[0]["fingerprint"]) in readme
     assert "## step 8: recall@5" in (run / "samples.md").read_text()
     assert list((run / "tensorboard").glob("events.*"))
+    assert not list(run.glob("**/checkpoints"))  # nothing goes on from them, and they are large
 
 
 def test_a_used_folder_is_not_used_again(config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
