@@ -100,7 +100,9 @@ def _score(
     asked: list[Query] = []
     answers: list[Answer] = []
     most = min(settings.joined, template.most_lines)
-    together = [template.write(lines) if (lines := join(each, most)) else "" for each in found]
+    starts = [query.example.lines if settings.begin == "target" else () for query in queries]
+    joined = [join(each, most, start) for each, start in zip(found, starts, strict=True)]
+    together = [template.write(lines) if lines else "" for lines in joined]
     for query, rewrites, more in zip(queries, found, together, strict=True):
         if rewrites[0].status != "too-long":
             written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
@@ -126,11 +128,15 @@ def _score(
     return samples
 
 
-def join(rewrites: Sequence[Rewrite], most: int) -> tuple[str, ...]:
+def join(rewrites: Sequence[Rewrite], most: int, start: Sequence[str] = ()) -> tuple[str, ...]:
     """The lines that most rewrites have; nothing where more of them leave the query alone.
 
-    They stand in the order in which the rewrites write them, so that a policy has no other order to learn beside.
+    They stand in the order in which the rewrites write them, so that a policy has no other order to learn beside; after
+    a start, in the order of their votes.
     """
+    if start and most:
+        others = Counter(line for each in rewrites for line in each.lines if line not in start)
+        return (*start, *(line for line, _ in others.most_common(max(0, most - len(start)))))
     votes = Counter(line for each in rewrites for line in each.lines).most_common(most)
     silent = sum(each.status == "none" for each in rewrites)
     if not votes or votes[0][1] < silent:

@@ -30,6 +30,10 @@ class SampleSettings:
     """Lines of one more answer, put together of the lines that most of a query's answers have, at most those that the
     template reads; 0: none. It names all that the policy is torn between, which the policy itself, fine-tuned on one
     right answer a query, never writes."""
+    begin: Literal["votes", "target"] = "votes"
+    """What that answer begins with: `votes`: all its lines are chosen by votes, and stand where the answers write them;
+    `target`: the lines of the query's target, then those of the answers' others that have most votes. So what a policy
+    has learned to write first stays as it is, and naming what it was torn between comes after it."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -151,6 +151,21 @@ def test_lines_that_most_answers_have_make_one_more() -> None:
     assert join([silent, Rewrite(("a",), "rewritten")], 3) == ("a",)
 
 
+def test_a_start_stays_and_what_has_most_votes_beside_it_follows() -> None:
+    rewrites = [Rewrite(lines, "rewritten") for lines in (("b", "a"), ("c",), ("d", "b"), ("c", "d"), ("c", "a"))]
+    assert join(rewrites, 4, ("z", "a")) == ("z", "a", "c", "b")
+    assert join(rewrites, 1, ("z", "a")) == ("z", "a")  # nothing of the start is cut
+    assert join([Rewrite((), "none")] * 3, 4, ("a",)) == ("a",)
+    assert join(rewrites, 0, ("a",)) == ()
+
+
+def test_the_answer_put_together_can_begin_with_the_target(tmp_path: Path) -> None:
+    draw(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, replace(SETTINGS, joined=3, begin="target"), tmp_path)
+    for sample in read_samples(tmp_path):
+        assert sample.answers[-1] == "\n".join(("- good", *sample.answers[:2]))
+        assert sample.oracle == _reward([], [Answer("- good", 0)])[0]
+
+
 def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
     settings = replace(SETTINGS, joined=2)
     draw(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, settings, tmp_path)
