@@ -1,6 +1,6 @@
 """How well is a tool found that came after training? Tools are kept back, the rest is trained on, then they are added.
 
-python benchmarks/generative_newcomers.py --data data/toollens --text description [--share 0.1] [--device cuda]
+python benchmarks/generative_newcomers.py --data data/toollens --text description [--share 0.1] [--no-further]
 python benchmarks/generative_newcomers.py --kind toolweaver …    # or dense (as it comes), or tuned
 
 Prints the share of gold tools in the first five, for tools that were trained and for those that were added, the way
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, nargs=2, default=(12, 8), metavar=("MEMORISE", "RETRIEVE"))
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--batch", type=int, default=128, help="queries a step")
+    parser.add_argument("--no-further", dest="further", action="store_false", help="train nothing in at the end")
     parser.add_argument("--device")
     words = parser.parse_args()
     memorise, retrieve = (
@@ -67,7 +69,8 @@ def main() -> None:
     context = make_context(words.device, True)
     with tempfile.TemporaryDirectory() as scratch:
         data = load_dataset(words.data)
-        found = newcomers(words.kind, data, settings, context, Path(scratch), words.text, words.share, words.encoder)
+        given = {"text": words.text, "share": words.share, "dense": words.encoder, "further": words.further}
+        found = newcomers(words.kind, data, settings, context, Path(scratch), **given)
     print(json.dumps(found, indent=1))
 
 
@@ -100,6 +103,7 @@ def newcomers(
     way, *others = WAYS[kind]
     found[f"added, {way}"] = _shares(folder, kind, data, late, context)
     for other in others:
+        print(json.dumps(found), file=sys.stderr)  # each is a search of minutes: what is known outlives a kill
         found[f"added, {other}"] = _otherwise(folder, kind, other, data, late, context)
     if not further:
         return found
