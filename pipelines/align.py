@@ -67,6 +67,7 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     if first():
         begin(output, config, mark, resume)
     if is_finished(output):
+        remove_checkpoints(output, config.training)
         return output / "rewriter"
     from rewrite.align.aligned import Goal, Leg
     from rewrite.sft.judged import Task, rewritten
@@ -114,9 +115,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
             write_files(output, files)
             finished = card(config, lessons, start, trained, tried[0])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
-            if not config.training.keep_checkpoints:
-                remove_checkpoints(output)
-    wait()  # whoever returns finds the rewriter
+    wait()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more
+    remove_checkpoints(output, config.training)
     return output / "rewriter"
 
 

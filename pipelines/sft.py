@@ -52,6 +52,7 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     if first():
         begin(output, config, mark, resume)
     if is_finished(output):
+        remove_checkpoints(output, config.training)
         return output / "rewriter"
     from rewrite.sft.judged import Task, rewritten
     from rewrite.sft.train import train
@@ -87,9 +88,8 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
             write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             card = _card(config, sources, trained, tried[0], mark["base"])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, card, template)
-            if not config.training.keep_checkpoints:
-                remove_checkpoints(output)
-    wait()  # whoever returns finds the rewriter
+    wait()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more
+    remove_checkpoints(output, config.training)
     return output / "rewriter"
 
 

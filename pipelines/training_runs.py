@@ -16,6 +16,8 @@ from pipelines.runs import as_json, check_output, environment, write_files
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.index.files import disk_room
 from rewrite.folder import CARD
+from rewrite.settings import SftSettings
+from rewrite.sft.ranks import first
 from rewrite.types import Rewrite
 
 LOCK = ".lock"
@@ -66,9 +68,11 @@ def room_to_train(output: Path) -> Iterator[None]:
         ) from error
 
 
-def remove_checkpoints(output: Path) -> None:
-    """Of a run that has ended, of all its rounds."""
-    for folder in sorted(output.glob("**/checkpoints")):
+def remove_checkpoints(output: Path, training: SftSettings) -> None:
+    """Of a run that has ended, of all its rounds; by the first process, unless they are to be kept."""
+    if training.keep_checkpoints or not first():
+        return
+    for folder in (output / "checkpoints", *output.glob("round-*/checkpoints")):
         shutil.rmtree(folder, ignore_errors=True)  # who cannot remove them has his rewriter all the same
 
 
@@ -93,7 +97,8 @@ def begin(output: Path, config: Any, mark: Mapping[str, str], resume: bool) -> N
 def _silent(config: Any) -> Any:
     """The config without what changes no weight: where figures go, where the run lies, how many are asked at a time."""
     same = replace(config.evaluation, batch_size=1, samples=0)
-    return replace(config, output="", evaluation=same, training=replace(config.training, report_to=()))
+    training = replace(config.training, report_to=(), keep_checkpoints=False)
+    return replace(config, output="", evaluation=same, training=training)
 
 
 def begin_drawing(output: Path, config: Any) -> None:

@@ -48,7 +48,8 @@ class Sample:
     oracle: float
     """What the target earns."""
     joined: bool = False
-    """Whether the last answer was put together of the others' lines, one of which may say the same."""
+    """Whether the last answer was put together, of the others' lines or of the target's and theirs; one of the others
+    may say the same."""
 
     @property
     def key(self) -> str:
@@ -101,7 +102,10 @@ def _score(
     answers: list[Answer] = []
     most = min(settings.joined, template.most_lines)
     starts = [query.example.lines if settings.begin == "target" else () for query in queries]
-    joined = [join(each, most, start) for each, start in zip(found, starts, strict=True)]
+    joined = [
+        join(each, most, start) if start or settings.begin == "votes" else ()
+        for each, start in zip(found, starts, strict=True)
+    ]
     together = [template.write(lines) if lines else "" for lines in joined]
     for query, rewrites, more in zip(queries, found, together, strict=True):
         if rewrites[0].status != "too-long":

@@ -33,7 +33,8 @@ class SampleSettings:
     begin: Literal["votes", "target"] = "votes"
     """What that answer begins with: `votes`: all its lines are chosen by votes, and stand where the answers write them;
     `target`: the lines of the query's target, then those of the answers' others that have most votes. So what a policy
-    has learned to write first stays as it is, and naming what it was torn between comes after it."""
+    has learned to write first stays as it is, and naming what it was torn between comes after it; a query that is
+    to be left alone gets none."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -41,6 +42,8 @@ class SampleSettings:
             raise Unfit("answers is at least 2, temperature positive, top_p between 0 and 1")
         if min(self.most_tokens, self.chunk) < 1 or min(self.joined, self.seed) < 0:
             raise Unfit("most_tokens and chunk must be at least 1, joined and seed not negative")
+        if self.begin == "target" and not self.joined:
+            raise Unfit("begin wants joined, the lines of the answer that is put together", "begin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,12 @@ def test_the_answer_put_together_can_begin_with_the_target(tmp_path: Path) -> No
     for sample in read_samples(tmp_path):
         assert sample.answers[-1] == "\n".join(("- good", *sample.answers[:2]))
         assert sample.oracle == _reward([], [Answer("- good", 0)])[0]
+    left_alone = [replace(query, example=replace(query.example, lines=())) for query in QUERIES]
+    settings = replace(SETTINGS, joined=3, begin="target")
+    draw(Rewriter(TEMPLATE, Seeded()), left_alone, _reward, settings, tmp_path / "alone")
+    assert not any(sample.joined for sample in read_samples(tmp_path / "alone"))
+    with pytest.raises(Unfit, match="begin wants joined"):
+        replace(SETTINGS, begin="target")
 
 
 def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
