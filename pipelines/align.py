@@ -63,9 +63,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     output, settings, seed = Path(config.output), config.evaluation, config.training.seed
     lessons = read_lessons(config.data, config.queries, seed)
     start = find_start(config.start, config.training.method, lessons)
-    mark = _mark(start, lessons, config)
     if first():
-        begin(output, config, mark, resume)
+        begin(output, config, _mark(start, lessons, config), resume)
     if is_finished(output):
         remove_checkpoints(output, config.training)
         return output / "rewriter"
@@ -111,8 +110,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
                 "history": trained.history,
                 "training": trained.facts,
             }
-            files = {"metrics.json": as_json(metrics), "report.html": training_page(output, config.algo.kind, metrics)}
-            write_files(output, files)
+            page = training_page(output, config.algo.kind, metrics)
+            write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             finished = card(config, lessons, start, trained, tried[0])
             save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
     wait()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more

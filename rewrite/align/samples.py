@@ -101,11 +101,7 @@ def _score(
     asked: list[Query] = []
     answers: list[Answer] = []
     most = min(settings.joined, template.most_lines)
-    starts = [query.example.lines if settings.begin == "target" else () for query in queries]
-    joined = [
-        join(each, most, start) if start or settings.begin == "votes" else ()
-        for each, start in zip(found, starts, strict=True)
-    ]
+    joined = [_joined(query, each, most, settings) for query, each in zip(queries, found, strict=True)]
     together = [template.write(lines) if lines else "" for lines in joined]
     for query, rewrites, more in zip(queries, found, together, strict=True):
         if rewrites[0].status != "too-long":
@@ -130,6 +126,13 @@ def _score(
         texts = tuple(uncut(each.answer, each.finished) for each in rewrites) + (more,) * bool(more)
         samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more)))
     return samples
+
+
+def _joined(query: Query, rewrites: Sequence[Rewrite], most: int, settings: SampleSettings) -> tuple[str, ...]:
+    if settings.begin == "votes":
+        return join(rewrites, most)
+    start = query.example.lines
+    return join(rewrites, most, start) if start else ()
 
 
 def join(rewrites: Sequence[Rewrite], most: int, start: Sequence[str] = ()) -> tuple[str, ...]:
