@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.align_data import StartSettings
-from pipelines.drawing import drawn
+from pipelines.drawing import completions, drawn
 from pipelines.runs import as_json, write_files
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
@@ -52,7 +52,7 @@ def run_algorithm(algo: AlgoSettings, goal: Goal, leg: Leg, work: Work, check: i
     if isinstance(algo, DpoSettings):
         return _dpo(algo, goal, leg, work)
     if isinstance(algo, BestOfNSettings):
-        samples = _samples(goal, leg.work, work, algo.samples, replace(ANY, joined=1) if algo.vote else ANY)
+        samples, _ = _samples(goal, leg.work, work, algo.samples, replace(ANY, joined=1) if algo.vote else ANY)
         return train_best_of_n(goal, leg, best_examples(samples, goal.task.template, algo))
     answers = algo.answers if not isinstance(algo, PpoSettings) else 4
     settings = SampleSettings(answers, algo.temperature, most_tokens=algo.most_tokens, seed=leg.settings.seed)
@@ -67,18 +67,22 @@ def run_algorithm(algo: AlgoSettings, goal: Goal, leg: Leg, work: Work, check: i
     return train_groups(goal, leg, algo)
 
 
-def _samples(goal: Goal, folder: Path, work: Work, settings: SampleSettings, pairing: PairSettings) -> list[Sample]:
-    """Scored answers; where they promise nothing the run ends here, with the probe's verdict."""
+def _samples(
+    goal: Goal, folder: Path, work: Work, settings: SampleSettings, pairing: PairSettings
+) -> tuple[list[Sample], list[Pair]]:
+    """Scored answers, and the pairs that are made of all of them together; where they promise nothing the run ends
+    here, with the probe's verdict."""
     reward: Any = goal.reward
     queries = unique(goal.queries)
     samples = drawn(folder / "samples", work.start, work.backend, queries, reward, settings, work.context)
-    found = probe(samples, pairing)
+    more = completions(samples, queries, reward, goal.task.template, pairing)
+    found = probe(samples, pairing, len(more))
     if first():
         write_files(folder, {"probe.json": as_json(asdict(found))})
     if found.hopeless:
         raise BadInput(found.verdict)
     say(f"worth it? {found.verdict}")
-    return samples
+    return samples, more
 
 
 def _dpo(algo: DpoSettings, goal: Goal, leg: Leg, work: Work) -> Trained:
@@ -118,7 +122,8 @@ def _of_all_rounds(trained: Trained, number: int, work: Path, metric: str) -> Tr
 def _pairs(algo: DpoSettings, goal: Goal, folder: Path, work: Work) -> list[Pair]:
     if algo.pairs:
         return read_pairs(Path(algo.pairs))
-    pairs = make_pairs(_samples(goal, folder, work, algo.samples, algo.pairing), algo.pairing)
+    samples, more = _samples(goal, folder, work, algo.samples, algo.pairing)
+    pairs = make_pairs(samples, algo.pairing) + more
     if first():
         write_files(folder, {FILE: write_pairs(pairs)})
     return pairs

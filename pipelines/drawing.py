@@ -13,14 +13,16 @@ from pipelines.runs import as_json, write_files
 from pipelines.training_runs import begin_drawing
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
+from rewrite.align.completed import completed_pairs
 from rewrite.align.pairs import FILE, Pair, make_pairs, write_pairs
 from rewrite.align.probe import Probe, probe
-from rewrite.align.query import Query
+from rewrite.align.query import Query, Reward
 from rewrite.align.samples import Sample, draw, read_samples
 from rewrite.align.settings import PairSettings, SampleSettings
 from rewrite.settings import BackendSettings, TransformersSettings
 from rewrite.sft.ranks import first, rank, wait, world
 from rewrite.template import FILE as TEMPLATE
+from rewrite.template import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,7 @@ class PairsConfig(DrawConfig):
 
 def run_probe(config: DrawConfig, context: Context) -> Probe:
     """Draws, scores, and says whether there is anything to gain; probe.json is the last file written."""
-    _, samples = _drawn(config, context)
-    found = probe(samples, config.pairing)
+    found, _ = _judged(config, *_drawn(config, context))
     if first():
         write_files(Path(config.output), {"probe.json": as_json(asdict(found))})
     return found
@@ -71,15 +72,31 @@ def run_probe(config: DrawConfig, context: Context) -> Probe:
 
 def run_pairs(config: PairsConfig, context: Context) -> tuple[Probe, list[Pair]]:
     """Draws, scores and pairs; pairs.jsonl is the last file written."""
-    lessons, samples = _drawn(config, context)
-    found, pairs = probe(samples, config.pairing), make_pairs(samples, config.pairing)
+    lessons, reward, samples = _drawn(config, context)
+    found, more = _judged(config, lessons, reward, samples)
+    pairs = make_pairs(samples, config.pairing) + more
     files = {"probe.json": as_json(asdict(found)), TEMPLATE: lessons.template.dump(), FILE: write_pairs(pairs)}
     if first():
         write_files(Path(config.output), files)
     return found, pairs
 
 
-def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, list[Sample]]:
+def _judged(
+    config: DrawConfig, lessons: Lessons, reward: ToolReward, samples: list[Sample]
+) -> tuple[Probe, list[Pair]]:
+    """What the samples say, and the pairs that are made of all of them together."""
+    more = completions(samples, lessons.queries, reward, lessons.template, config.pairing)
+    return probe(samples, config.pairing, len(more)), more
+
+
+def completions(
+    samples: list[Sample], queries: list[Query], reward: Reward, template: Template, pairing: PairSettings
+) -> list[Pair]:
+    """The pairs of completed answers, where they are asked for."""
+    return completed_pairs(samples, queries, reward, template, pairing.completed) if pairing.completed else []
+
+
+def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, ToolReward, list[Sample]]:
     lessons = read_lessons(config.data, config.queries, config.samples.seed)
     find_start(config.start, "", lessons)
     reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
@@ -87,7 +104,7 @@ def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, list[Sample]]
     if first():
         begin_drawing(Path(config.output), config)
     samples = drawn(Path(config.output), config.start, config.backend, lessons.queries, reward, config.samples, context)
-    return lessons, samples
+    return lessons, reward, samples
 
 
 def drawn(

@@ -53,8 +53,8 @@ class RewriterSettings:
             raise BadInput(f"tools are shown as {', '.join(NAMES)}, not {self.phrasing!r}", "phrasing")
         if isinstance(self.backend, RulesSettings) and self.template != "needs":
             raise BadInput("rules answer as the template `needs` reads it, and no other", "template")
-        if self.sampling.answers > 1:
-            raise BadInput("a query gets one rewrite; leave `answers` out", "sampling")
+        if isinstance(self.backend, RulesSettings) and self.sampling.answers > 1:
+            raise BadInput("rules always answer the same; leave `answers` out", "sampling")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from rewrite.backends.base import Backend, Room
 from rewrite.errors import Unfit
 from rewrite.settings import Sampling
 from rewrite.template import Template
-from rewrite.types import Ask, Prompt, Rewrite
+from rewrite.types import Answer, Ask, Prompt, Rewrite
+from rewrite.votes import one_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +22,44 @@ class Rewriter:
     sampling: Sampling = field(default_factory=Sampling)
 
     def rewrite(self, asks: Sequence[Ask], show_progress: bool = False) -> list[Rewrite]:
-        """One rewrite an ask: its first answer."""
-        return [rewrites[0] for rewrites in self.samples(asks, replace(self.sampling, answers=1), show_progress)]
+        """One rewrite an ask; where a query gets several answers, of the lines that most of them have."""
+        return [
+            replace(self.template.parse(one_answer(self.template, answers, self.sampling.joined)), cut=cut)
+            if answers
+            else Rewrite((), "too-long", cut=cut)
+            for answers, cut in self._answers(asks, self.sampling, show_progress)
+        ]
 
     def samples(
         self, asks: Sequence[Ask], sampling: Sampling | None = None, show_progress: bool = False
     ) -> list[list[Rewrite]]:
         """All answers to every ask, each read by the template."""
-        sampling, context = sampling or self.sampling, self.backend.context
+        sampling = sampling or self.sampling
+        return [
+            [replace(self.template.parse(answer), cut=cut) for answer in answers]
+            or [Rewrite((), "too-long", cut=cut)] * sampling.answers
+            for answers, cut in self._answers(asks, sampling, show_progress)
+        ]
+
+    def _answers(
+        self, asks: Sequence[Ask], sampling: Sampling, show_progress: bool
+    ) -> list[tuple[Sequence[Answer], int]]:
+        """The answers to every ask, none where it is too long, and how many candidates were cut so that it fits."""
+        context = self.backend.context
         if context is not None and sampling.most_tokens >= context:  # else every query would be one that is too long
             raise Unfit(
                 f"answers of {sampling.most_tokens} tokens leave no room for a prompt in the model's {context}; "
                 "set a smaller most_tokens (answer_tokens where dev is judged)"
             )
         fitted = fit(self.template, self.backend, asks, sampling.most_tokens)
-        found = [[Rewrite((), "too-long", cut=cut)] * sampling.answers for _, cut in fitted]
+        found: list[tuple[Sequence[Answer], int]] = [((), cut) for _, cut in fitted]
         waiting = {place: (prompt, cut) for place, (prompt, cut) in enumerate(fitted) if prompt is not None}
         while waiting:
             answers = self.backend.generate([prompt for prompt, _ in waiting.values()], sampling, show_progress)
             again = {}
             for (place, (_, cut)), written in zip(waiting.items(), answers, strict=True):
                 if written:
-                    found[place] = [replace(self.template.parse(answer), cut=cut) for answer in written]
+                    found[place] = (written, cut)
                 elif shorter := halved(self.template, asks[place], cut):
                     again[place] = shorter
             waiting = again

@@ -16,15 +16,19 @@ class Sampling:
     """0: greedy, the same answer every time."""
     top_p: float = 1.0
     answers: int = 1
-    """How many answers a prompt gets; more than one only when sampling."""
+    """How many answers a prompt gets; more than one only when sampling. A query is then rewritten into the lines that
+    most of them have."""
     most_tokens: int = 192
     """Tokens after which an answer is cut."""
     seed: int = 0
+    joined: int = 5
+    """Lines that several answers are joined to, at the most."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or min(self.answers, self.most_tokens) < 1 or self.seed < 0:
+        least = min(self.answers, self.most_tokens, self.joined)
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or least < 1 or self.seed < 0:
             raise Unfit(
-                "sampling wants temperature >= 0, 0 < top_p <= 1, answers and most_tokens at least 1, seed >= 0"
+                "sampling wants temperature >= 0, 0 < top_p <= 1, answers, most_tokens and joined at least 1, seed >= 0"
             )
         if self.answers > 1 and self.temperature == 0:
             raise Unfit("greedy answers are all the same; for several answers set a temperature")

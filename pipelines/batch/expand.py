@@ -22,8 +22,9 @@ from pipelines.detecting import Detection
 from pipelines.search import DEPTH
 from retrievers.types import Ranking
 from rewrite.backends.streams import Stream, open_stream
-from rewrite.rewriter import fit, halved
+from rewrite.rewriter import Rewriter, fit, halved
 from rewrite.types import Answer, Ask, Prompt, Rewrite
+from rewrite.votes import one_answer
 
 MOST_OPEN = 8
 """Chunks that may be under way at a time: one row that takes for ever does not fill the memory with the others."""
@@ -139,7 +140,7 @@ class Expander:
         ask, cut = self._asked.pop(key)
         shorter = None if found else halved(self._rewriter.template, ask, cut)
         if shorter is None:
-            self._answered(key, _known(found, cut))
+            self._answered(key, _known(found, cut, self._rewriter))
         else:
             prompt, cut = shorter
             self._asked[key] = ask, cut
@@ -227,12 +228,13 @@ class Expander:
         return GOOD + _json(facts)
 
 
-def _known(found: list[Answer] | str, cut: int) -> Known:
+def _known(found: list[Answer] | str, cut: int, rewriter: Rewriter) -> Known:
     if isinstance(found, str):
         return Known(None, refused=found)
     if not found:
         return Known(None, cut=cut)  # the backend found out too late that it is too long
-    return Known(found[0].text, found[0].tokens, found[0].finished, cut)
+    answer = one_answer(rewriter.template, found, rewriter.sampling.joined)
+    return Known(answer.text, answer.tokens, answer.finished, cut)
 
 
 def _json(facts: dict[str, Any]) -> bytes:

@@ -74,8 +74,8 @@ class Endpoint(Protocol):
         """Whether it has that model now."""
         ...
 
-    async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
-        """One answer, or Trouble."""
+    async def answers(self, model: str, prompt: Prompt, sampling: Sampling) -> list[Answer]:
+        """As many answers as sampling asks for, or Trouble."""
         ...
 
 
@@ -99,16 +99,24 @@ class ServerEndpoint:
             async with asyncio.timeout(UNLOAD_SECONDS):
                 await self._post(f"{self.url}/unload_lora_adapter", {"lora_name": model})
 
-    async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
-        """One answer by POST /chat/completions."""
-        body = {
-            "model": model,
-            "messages": prompt,
-            "max_tokens": sampling.most_tokens,
-            "temperature": sampling.temperature,
-            "seed": sampling.seed,
-            **({"top_p": sampling.top_p} if sampling.temperature > 0 else {}),
-        }
+    async def answers(self, model: str, prompt: Prompt, sampling: Sampling) -> list[Answer]:
+        """Answers by POST /chat/completions."""
+        found: list[Answer] = []
+        while len(found) < sampling.answers:  # some servers give one answer however many are asked for
+            missing = sampling.answers - len(found)
+            body = {
+                "model": model,
+                "messages": prompt,
+                "max_tokens": sampling.most_tokens,
+                "temperature": sampling.temperature,
+                "seed": sampling.seed + len(found),
+                **({"top_p": sampling.top_p} if sampling.temperature > 0 else {}),
+                **({"n": missing} if missing > 1 else {}),
+            }
+            found += (await self._some(model, body))[:missing]
+        return found
+
+    async def _some(self, model: str, body: dict[str, Any]) -> list[Answer]:
         try:
             status, data = await self._post(f"{self.url}/chat/completions", body)
         except (aiohttp.ClientError, OSError) as error:
@@ -142,21 +150,22 @@ class ServerEndpoint:
             return response.status, bytes(found)
 
 
-def read_completion(data: bytes, model: str) -> Answer:
-    """The answer in a response's body. Whatever is not one is Trouble."""
+def read_completion(data: bytes, model: str) -> list[Answer]:
+    """The answers in a response's body, one at least; each is taken to have an equal share of the tokens. Whatever is
+    not one is Trouble."""
     try:
         facts = json.loads(data)
-        choice = facts["choices"][0]
-        text, ended = choice["message"].get("content") or "", choice.get("finish_reason")
-        tokens = int((facts.get("usage") or {}).get("completion_tokens") or 0)
+        choices = [(each["message"].get("content") or "", each.get("finish_reason")) for each in facts["choices"]]
+        tokens = max(0, int((facts.get("usage") or {}).get("completion_tokens") or 0))
+        share, over = divmod(tokens, len(choices))
         answered = facts.get("model")
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Trouble("garbage", type(error).__name__) from error
-    if not isinstance(text, str):
+    if not all(isinstance(text, str) for text, _ in choices):
         raise Trouble("garbage", "the answer is no text")
     if isinstance(answered, str) and not answered.startswith(model):  # providers add a date to the name
         raise Trouble("wrong_model")
-    return Answer(text, max(tokens, 0), ended != "length")
+    return [Answer(text, share + (place < over), ended != "length") for place, (text, ended) in enumerate(choices)]
 
 
 class LocalEndpoint:
@@ -166,17 +175,17 @@ class LocalEndpoint:
         self.name, self.breaker = name, breaker
         self._rewriter, self._model, self._batch = rewriter, model, batch
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rewrite")
-        self._waiting: list[tuple[Prompt, asyncio.Future[Answer]]] = []
+        self._waiting: list[tuple[Prompt, asyncio.Future[list[Answer]]]] = []
         self._busy = False
 
     def serves(self, model: str) -> bool:
         """Whether it is that model."""
         return model == self._model
 
-    async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> Answer:
-        """One answer, in a batch with others'."""
+    async def answers(self, model: str, prompt: Prompt, sampling: Sampling) -> list[Answer]:
+        """Answers in a batch with others'."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Answer] = loop.create_future()
+        done: asyncio.Future[list[Answer]] = loop.create_future()
         self._waiting.append((prompt, done))
         if not self._busy:
             self._start(loop, sampling)
@@ -196,7 +205,7 @@ class LocalEndpoint:
         self,
         loop: asyncio.AbstractEventLoop,
         sampling: Sampling,
-        waiting: Sequence[asyncio.Future[Answer]],
+        waiting: Sequence[asyncio.Future[list[Answer]]],
         ended: asyncio.Future[list[list[Answer]]],
     ) -> None:
         error = None if ended.cancelled() else ended.exception()
@@ -209,7 +218,7 @@ class LocalEndpoint:
             if failed:
                 done.set_exception(Trouble("unavailable", "the model in this process failed"))
             else:
-                done.set_result(ended.result()[place][0])
+                done.set_result(ended.result()[place])
         self._start(loop, sampling)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from rewrite.rewriter import fit
 from rewrite.settings import Sampling
 from rewrite.template import Template
 from rewrite.types import Answer, Ask, Prompt, Rewrite
+from rewrite.votes import one_answer
 
 log = logging.getLogger("rewrite-serve")
 _LOUD = {"closed": logging.DEBUG, "open": logging.WARNING, "half-open": logging.WARNING}
@@ -115,7 +116,7 @@ class Rewriting:
         return prompt, cut
 
     async def _answer(self, loaded: Loaded, prompt: Prompt, hurried: bool) -> Answer:
-        """The first answer that an endpoint gives; each is asked once."""
+        """What the first endpoint answers that does; each is asked once."""
         able = [each for each in self.endpoints if each.serves(loaded.model)]
         if not able:
             raise Trouble("starting")
@@ -128,10 +129,10 @@ class Rewriting:
                 continue
             decided = False
             try:
-                answer = await endpoint.answer(loaded.model, prompt, loaded.sampling)
+                answers = await endpoint.answers(loaded.model, prompt, loaded.sampling)
                 endpoint.breaker.succeeded()
                 decided = True
-                return answer
+                return one_answer(loaded.template, answers, loaded.sampling.joined)
             except Trouble as trouble:
                 if not trouble.blame:
                     raise

@@ -42,13 +42,13 @@ class Probe:
     verdict: str
 
 
-def probe(samples: Sequence[Sample], pairing: PairSettings) -> Probe:
-    """The figures of samples, and what they mean."""
+def probe(samples: Sequence[Sample], pairing: PairSettings, completed: int = 0) -> Probe:
+    """The figures of samples, and what they mean; `completed`: pairs that were made of all of them together."""
     asked = [sample.own for sample in samples if sample.answers]
     if not asked:
         said = "no query leaves room for an answer; set a smaller samples.most_tokens or show fewer candidates"
         return Probe(0, len(samples), 0, *(0.0,) * 8, 0, 0.0, True, said)
-    pairs = sum(len(pairs_of(sample, pairing)) for sample in samples)
+    pairs = sum(len(pairs_of(sample, pairing)) for sample in samples) + completed
     figures = {
         "parsed": fmean(fmean(sample.readable) for sample in asked),
         "finished": fmean(fmean(sample.finished) for sample in asked),
@@ -84,8 +84,8 @@ def _verdict(figures: dict[str, float], answers: int, pairs: int, queries: int) 
         return True, f"no query has answers as far apart as the margin, so there are no pairs; lower pairing.margin ({mean:.3f} mean, {best:.3f} best)"  # fmt: skip # noqa: E501
     if figures["no_spread"] >= 1:
         return False, (
-            f"by the answers put together alone: all {answers} drawn ones of a query earn the same, {mean:.3f} on "
-            f"average, and {pairs} pairs hold one put together that earns more or less"
+            f"by the answers put together or completed alone: all {answers} drawn ones of a query earn the same, "
+            f"{mean:.3f} on average, and {pairs} pairs hold one that earns more or less"
         )
     share = 1 - figures["no_spread"]
     told = f"best of {answers} earns {best:.3f}, the mean answer {mean:.3f}, leaving the query alone {raw:.3f}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,8 @@ from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
 from rewrite.template import uncut
-from rewrite.types import Answer, Rewrite
+from rewrite.types import Answer
+from rewrite.votes import in_order, voted
 
 PATTERN = "samples-*.jsonl"
 EVEN = 1e-9
@@ -48,8 +48,7 @@ class Sample:
     oracle: float
     """What the target earns."""
     joined: bool = False
-    """Whether the last answer was put together, of the others' lines or of the target's and theirs; one of the others
-    may say the same."""
+    """Whether the last answer was put together of the others' lines; one of the others may say the same."""
 
     @property
     def key(self) -> str:
@@ -101,8 +100,7 @@ def _score(
     asked: list[Query] = []
     answers: list[Answer] = []
     most = min(settings.joined, template.most_lines)
-    joined = [_joined(query, each, most, settings) for query, each in zip(queries, found, strict=True)]
-    together = [template.write(lines) if lines else "" for lines in joined]
+    together = [template.write(in_order(lines, each)) if (lines := voted(each, most)) else "" for each in found]
     for query, rewrites, more in zip(queries, found, together, strict=True):
         if rewrites[0].status != "too-long":
             written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
@@ -126,34 +124,6 @@ def _score(
         texts = tuple(uncut(each.answer, each.finished) for each in rewrites) + (more,) * bool(more)
         samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more)))
     return samples
-
-
-def _joined(query: Query, rewrites: Sequence[Rewrite], most: int, settings: SampleSettings) -> tuple[str, ...]:
-    if settings.begin == "votes":
-        return join(rewrites, most)
-    start = query.example.lines
-    return join(rewrites, most, start) if start else ()
-
-
-def join(rewrites: Sequence[Rewrite], most: int, start: Sequence[str] = ()) -> tuple[str, ...]:
-    """The lines that most rewrites have; nothing where more of them leave the query alone.
-
-    They stand in the order in which the rewrites write them, so that a policy has no other order to learn beside; after
-    a start, in the order of their votes.
-    """
-    if start and most:
-        others = Counter(line for each in rewrites for line in each.lines if line not in start)
-        return (*start, *(line for line, _ in others.most_common(max(0, most - len(start)))))
-    votes = Counter(line for each in rewrites for line in each.lines).most_common(most)
-    silent = sum(each.status == "none" for each in rewrites)
-    if not votes or votes[0][1] < silent:
-        return ()
-    places: dict[str, list[int]] = {line: [] for line, _ in votes}
-    for each in rewrites:
-        for place, line in enumerate(each.lines):
-            if line in places:
-                places[line].append(place)
-    return tuple(sorted(places, key=lambda line: sum(places[line]) / len(places[line])))
 
 
 def read_samples(folder: Path) -> list[Sample]:

@@ -30,11 +30,6 @@ class SampleSettings:
     """Lines of one more answer, put together of the lines that most of a query's answers have, at most those that the
     template reads; 0: none. It names all that the policy is torn between, which the policy itself, fine-tuned on one
     right answer a query, never writes."""
-    begin: Literal["votes", "target"] = "votes"
-    """What that answer begins with: `votes`: all its lines are chosen by votes, and stand where the answers write them;
-    `target`: the lines of the query's target, then those of the answers' others that have most votes. So what a policy
-    has learned to write first stays as it is, and naming what it was torn between comes after it; a query that is
-    to be left alone gets none."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,8 +37,6 @@ class SampleSettings:
             raise Unfit("answers is at least 2, temperature positive, top_p between 0 and 1")
         if min(self.most_tokens, self.chunk) < 1 or min(self.joined, self.seed) < 0:
             raise Unfit("most_tokens and chunk must be at least 1, joined and seed not negative")
-        if self.begin == "target" and not self.joined:
-            raise Unfit("begin wants joined, the lines of the answer that is put together", "begin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +44,7 @@ class PairSettings:
     """Which answers of a query make a pair: the best with the worst, the second best with the second worst, …"""
 
     most: int = 1
-    """Pairs a query; 0: those of `joined` alone."""
+    """Pairs a query; 0: those of `joined` and `completed` alone."""
     margin: float = 0.1
     """By how much the chosen one's reward is at least better."""
     least: float = 0.0
@@ -65,12 +58,17 @@ class PairSettings:
     joined: int = 0
     """Pairs more of the answer that was put together (samples.joined) with others as they were drawn, whichever of the
     two is better: so it is chosen where it beats what the policy usually writes, not only where it beats the best."""
+    completed: int = 0
+    """One pair more a query, of its target and of the same with further lines, up to so many in all: those that pay off
+    for the other queries to which the policy says it, and cost the query itself nothing. 0: none. It wants answers of a
+    policy that is not sure yet, one of a single epoch, for example, and many queries: what they lack is pooled."""
 
     def __post_init__(self) -> None:
-        if min(self.most, self.joined) < 0 or self.margin <= 0 or (self.longer and self.longer < 1):
-            raise Unfit("most and joined must not be negative, margin positive, longer 0 or at least 1")
-        if self.most + self.joined < 1:
-            raise Unfit("there will be no pairs: set most or joined to at least 1")
+        least = min(self.most, self.joined, self.completed)
+        if least < 0 or self.margin <= 0 or (self.longer and self.longer < 1):
+            raise Unfit("most, joined and completed must not be negative, margin positive, longer 0 or at least 1")
+        if self.most + self.joined + self.completed < 1:
+            raise Unfit("there will be no pairs: set most, joined or completed to at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from rewrite.align.collapse import collapsed, last_collapse
 from rewrite.align.pairs import Pair, make_pairs, pairs_of, read_pairs, write_pairs
 from rewrite.align.probe import probe
 from rewrite.align.query import Query
-from rewrite.align.samples import Sample, draw, join, read_samples
+from rewrite.align.samples import Sample, draw, read_samples
 from rewrite.align.settings import BestOfNSettings, DpoSettings, Limits, PairSettings, SampleSettings
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
 from rewrite.sft.examples import Example
 from rewrite.template import load_template
-from rewrite.types import Answer, Prompt, Rewrite
+from rewrite.types import Answer, Prompt
 
 TEMPLATE = load_template("needs")
 QUERIES = [Query("trips", Example(f"q{number}", f"thing {number}", ("good",), ("t",))) for number in range(10)]
@@ -139,39 +139,6 @@ def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -
     assert probe(samples, PairSettings()).finished == pytest.approx(2 / 3, abs=1e-6)
 
 
-def test_lines_that_most_answers_have_make_one_more() -> None:
-    rewrites = [Rewrite(lines, "rewritten") for lines in (("a", "b"), ("c",), ("a", "b"), ("c", "d"), ("e", "a"))]
-    assert join(rewrites, 3) == ("c", "a", "b")  # in the order in which they are written
-    assert join(rewrites, 9) == ("c", "e", "a", "b", "d")
-    assert join(rewrites, 0) == ()
-    assert join(rewrites, 2) == ("a", "b")  # two of them say just this: it is what most want all the same
-    silent = Rewrite((), "none")
-    assert join([silent, Rewrite((), "unparseable")], 3) == ()
-    assert join([silent, silent, Rewrite(("a",), "rewritten")], 3) == ()  # most want none
-    assert join([silent, Rewrite(("a",), "rewritten")], 3) == ("a",)
-
-
-def test_a_start_stays_and_what_has_most_votes_beside_it_follows() -> None:
-    rewrites = [Rewrite(lines, "rewritten") for lines in (("b", "a"), ("c",), ("d", "b"), ("c", "d"), ("c", "a"))]
-    assert join(rewrites, 4, ("z", "a")) == ("z", "a", "c", "b")
-    assert join(rewrites, 1, ("z", "a")) == ("z", "a")  # nothing of the start is cut
-    assert join([Rewrite((), "none")] * 3, 4, ("a",)) == ("a",)
-    assert join(rewrites, 0, ("a",)) == ()
-
-
-def test_the_answer_put_together_can_begin_with_the_target(tmp_path: Path) -> None:
-    draw(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, replace(SETTINGS, joined=3, begin="target"), tmp_path)
-    for sample in read_samples(tmp_path):
-        assert sample.answers[-1] == "\n".join(("- good", *sample.answers[:2]))
-        assert sample.oracle == _reward([], [Answer("- good", 0)])[0]
-    left_alone = [replace(query, example=replace(query.example, lines=())) for query in QUERIES]
-    settings = replace(SETTINGS, joined=3, begin="target")
-    draw(Rewriter(TEMPLATE, Seeded()), left_alone, _reward, settings, tmp_path / "alone")
-    assert not any(sample.joined for sample in read_samples(tmp_path / "alone"))
-    with pytest.raises(Unfit, match="begin wants joined"):
-        replace(SETTINGS, begin="target")
-
-
 def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
     settings = replace(SETTINGS, joined=2)
     draw(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, settings, tmp_path)
@@ -266,7 +233,7 @@ def test_the_probe_says_what_the_figures_mean() -> None:
     assert probe([more], PairSettings()).hopeless
     alone = probe([more], PairSettings(joined=1))
     assert (alone.hopeless, alone.no_spread, alone.pairs) == (False, 1.0, 1)
-    assert "by the answers put together alone" in alone.verdict
+    assert "by the answers put together or completed alone" in alone.verdict
     garbled = probe([_sample([0.5, 0.1, 0.2], [True, False, False])], PairSettings())
     assert garbled.hopeless
     assert "the majority of answers cannot be parsed" in garbled.verdict

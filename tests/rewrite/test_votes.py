@@ -1,0 +1,106 @@
+"""Several answers to one query, made into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.rewriters import RewriterSettings
+from retrievers.errors import BadInput
+from rewrite.errors import Unfit
+from rewrite.rewriter import Rewriter
+from rewrite.settings import RulesSettings, Sampling
+from rewrite.template import load_template
+from rewrite.types import Answer, Ask, Prompt, Rewrite
+from rewrite.votes import in_order, one_answer, voted
+
+TEMPLATE = load_template("needs")
+SEVERAL = Sampling(temperature=1.0, answers=3)
+
+
+def _answers(*texts: str) -> list[Answer]:
+    return [Answer(text, 4) for text in texts]
+
+
+def test_lines_that_most_answers_have_come_first() -> None:
+    rewrites = [Rewrite(lines, "rewritten") for lines in (("a", "b"), ("c",), ("a", "b"), ("c", "d"), ("e", "a"))]
+    assert voted(rewrites, 3) == ("a", "b", "c")
+    assert voted(rewrites, 9) == ("a", "b", "c", "d", "e")
+    assert in_order(voted(rewrites, 3), rewrites) == ("c", "a", "b")  # as they are written
+    assert in_order(voted(rewrites, 9), rewrites) == ("c", "e", "a", "b", "d")
+    assert voted(rewrites, 0) == ()
+    silent = Rewrite((), "none")
+    assert voted([silent, Rewrite((), "unparseable")], 3) == ()
+    assert voted([silent, silent, Rewrite(("a",), "rewritten")], 3) == ()  # most want none
+    assert voted([silent, Rewrite(("a",), "rewritten")], 3) == ("a",)
+
+
+def test_one_answer_stays_as_it_is() -> None:
+    [only] = _answers("- fly\n- half a li")
+    assert one_answer(TEMPLATE, [replace(only, finished=False)], 5) == replace(only, finished=False)
+
+
+def test_several_answers_are_one_with_the_lines_that_most_have() -> None:
+    found = one_answer(TEMPLATE, _answers("- fly\n- pay", "- pay\n- rent", "no list at all", "- pay\n- fly"), 2)
+    assert found == Answer("- pay\n- fly", 16)
+    assert one_answer(TEMPLATE, _answers(TEMPLATE.none, TEMPLATE.none, "- fly"), 2).text == TEMPLATE.none
+    assert one_answer(TEMPLATE, _answers("no list", "at all"), 2) == Answer("no list", 8)
+    cut = [Answer("- fly\n- half a li", 9, finished=False), *_answers("- fly")]
+    assert one_answer(TEMPLATE, cut, 5) == Answer("- fly", 13)  # what a cap ended is not a line
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdef"), max_size=5, unique=True), min_size=2, max_size=8), st.integers(1, 5)
+)
+def test_no_line_has_fewer_votes_than_one_left_out(drawn: list[list[str]], most: int) -> None:
+    answers = [Answer(TEMPLATE.write(lines), 1) for lines in drawn]
+    lines = TEMPLATE.parse(one_answer(TEMPLATE, answers, most)).lines
+    votes = {line: sum(line in each for each in drawn) for line in "abcdef"}
+    assert len(lines) <= most
+    assert all(votes[line] for line in lines)
+    if lines:
+        assert min(votes[line] for line in lines) >= max((votes[o] for o in votes if o not in lines), default=0)
+
+
+class Torn:
+    """Answers in turn with this and that."""
+
+    tells_too_long = True
+
+    def __init__(self, context: int | None = None) -> None:
+        self.context = context
+
+    def count(self, prompts: Sequence[Prompt]) -> list[int]:
+        return [len(prompt[-1]["content"]) for prompt in prompts]
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
+    ) -> list[list[Answer]]:
+        if any("endless" in prompt[-1]["content"] for prompt in prompts):
+            return [[] for _ in prompts]
+        return [_answers("- fly\n- pay", "- rent", "- pay")[: sampling.answers] for _ in prompts]
+
+
+def test_a_rewriter_asks_as_often_as_its_sampling_says() -> None:
+    once, often = Rewriter(TEMPLATE, Torn()), Rewriter(TEMPLATE, Torn(), SEVERAL)
+    assert [each.lines for each in once.rewrite([Ask("a trip")] * 2)] == [("fly", "pay")] * 2
+    [found] = often.rewrite([Ask("a trip")])
+    assert (found.lines, found.status, found.tokens) == (("pay", "fly", "rent"), "rewritten", 12)
+    assert [each.lines for each in often.samples([Ask("a trip")])[0]] == [("fly", "pay"), ("rent",), ("pay",)]
+    [few] = replace(often, sampling=replace(SEVERAL, joined=1)).rewrite([Ask("a trip")])
+    assert few.lines == ("pay",)
+    assert [each.status for each in often.rewrite([Ask("endless")])] == ["too-long"]
+
+
+def test_what_makes_no_sense_is_said() -> None:
+    with pytest.raises(Unfit, match="greedy answers are all the same"):
+        Sampling(answers=3)
+    with pytest.raises(Unfit, match="joined at least 1"):
+        Sampling(joined=0)
+    with pytest.raises(BadInput, match="rules always answer the same"):
+        RewriterSettings(template="needs", backend=RulesSettings(), sampling=SEVERAL)
+    assert RewriterSettings(base="any", template="needs", sampling=SEVERAL).sampling.answers == 3
