@@ -108,6 +108,35 @@ def test_pairs_are_a_command_and_can_be_trained_on(
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["pairs"] == made
 
 
+def test_pairs_of_completed_targets_are_made_of_all_answers_together(
+    targets: Path, start: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "output": str(tmp_path / "pairs"),
+        "data": [{"targets": str(targets)}],
+        "start": start,
+        "samples": {"answers": 2, "most_tokens": 6, "chunk": 4},
+        "reward": {"terms": {"mrr": 1.0}, "fusion": {"method": "interleave", "raw": 0}},
+        "pairing": {"most": 0, "completed": 3},
+    }
+    path = write(tmp_path / "pairs.yaml", config)
+    assert "no target was said to other queries" in _refused(capsys, "pairs", path)  # such a model says none
+    examples = [json.loads(line) for line in (targets / "train.jsonl").read_text().splitlines()]
+    said = {example["id"]: examples[0]["lines"][0] for example in examples[:3]}
+    file = tmp_path / "pairs" / "samples-0.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    told = [row | {"answers": [said[row["id"]], row["answers"][1]]} if row["id"] in said else row for row in rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in told))
+    capsys.readouterr()
+    assert cli.train(["pairs", path, "--device", "cpu"]) == 0
+    assert "1 pairs" in capsys.readouterr().out.splitlines()[-1]
+    [pair] = [json.loads(line) for line in (tmp_path / "pairs" / "pairs.jsonl").read_text().splitlines()]
+    own, *others = [example["lines"][0] for example in examples[:3]]
+    assert (pair["id"], pair["rejected"]) == (examples[0]["id"], own)
+    assert pair["chosen"].splitlines() in ([own, *others], [own, *others[::-1]])
+    assert pair["rewards"][0] > pair["rewards"][1]
+
+
 def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: dict[str, Any], tmp_path: Path) -> None:
     asked = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"})
     assert cli.train(["align", asked, "--device", "cpu"]) == 0

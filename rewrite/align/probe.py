@@ -13,6 +13,10 @@ from rewrite.align.settings import PairSettings
 MAJORITY = 0.5
 LITTLE = 0.02
 """A difference of rewards that is not worth an hour."""
+NOTHING_LACKS = (
+    "no target was said to other queries that a further line would help, so there are no pairs; draw more answers, or "
+    "those of a policy that is wrong more often"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ def probe(samples: Sequence[Sample], pairing: PairSettings, completed: int = 0) 
     figures = {name: round(value, 6) for name, value in figures.items()}
     answers = len(asked[0].answers)
     hopeless, verdict = _verdict(figures, answers, pairs, len(asked))
+    if not pairs and figures["parsed"] >= MAJORITY and pairing.completed and not pairing.most + pairing.joined:
+        verdict = NOTHING_LACKS
     left = len(samples) - len(asked)
     return Probe(len(asked), left, answers, **figures, pairs=pairs, pairs_per_query=round(pairs / len(asked), 4),
                  hopeless=hopeless, verdict=verdict)  # fmt: skip
