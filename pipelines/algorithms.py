@@ -75,7 +75,7 @@ def _samples(
     reward: Any = goal.reward
     queries = unique(goal.queries)
     samples = drawn(folder / "samples", work.start, work.backend, queries, reward, settings, work.context)
-    more = completions(samples, queries, reward, goal.task.template, pairing)
+    more = completions(folder, samples, queries, reward, goal.task.template, pairing, resume=True)
     found = probe(samples, pairing, len(more))
     if first():
         write_files(folder, {"probe.json": as_json(asdict(found))})

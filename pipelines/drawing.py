@@ -14,7 +14,7 @@ from pipelines.training_runs import begin_drawing
 from retrievers.errors import BadInput
 from retrievers.kinds import Context
 from rewrite.align.completed import completed_pairs
-from rewrite.align.pairs import FILE, Pair, make_pairs, write_pairs
+from rewrite.align.pairs import FILE, Pair, make_pairs, read_pairs, write_pairs
 from rewrite.align.probe import Probe, probe
 from rewrite.align.query import Query, Reward
 from rewrite.align.samples import Sample, draw, read_samples
@@ -23,6 +23,8 @@ from rewrite.settings import BackendSettings, TransformersSettings
 from rewrite.sft.ranks import first, rank, wait, world
 from rewrite.template import FILE as TEMPLATE
 from rewrite.template import Template
+
+COMPLETED = "completed.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,28 @@ def _judged(
     config: DrawConfig, lessons: Lessons, reward: ToolReward, samples: list[Sample]
 ) -> tuple[Probe, list[Pair]]:
     """What the samples say, and the pairs that are made of all of them together."""
-    more = completions(samples, lessons.queries, reward, lessons.template, config.pairing)
+    more = completions(Path(config.output), samples, lessons.queries, reward, lessons.template, config.pairing)
     return probe(samples, config.pairing, len(more)), more
 
 
 def completions(
-    samples: list[Sample], queries: list[Query], reward: Reward, template: Template, pairing: PairSettings
+    folder: Path,
+    samples: list[Sample],
+    queries: list[Query],
+    reward: Reward,
+    template: Template,
+    pairing: PairSettings,
+    resume: bool = False,
 ) -> list[Pair]:
-    """The pairs of completed answers, where they are asked for."""
-    return completed_pairs(samples, queries, reward, template, pairing.completed) if pairing.completed else []
+    """The pairs of completed answers, where they are asked for: made by the first of several processes and read by all,
+    so that no last digit of an encoder gives two of them different pairs; a run that goes on has them already."""
+    if not pairing.completed:
+        return []
+    if first() and not (resume and (folder / COMPLETED).is_file()):
+        pairs = completed_pairs(samples, queries, reward, template, pairing.completed)
+        write_files(folder, {COMPLETED: write_pairs(pairs)})
+    wait()
+    return read_pairs(folder / COMPLETED) if (folder / COMPLETED).stat().st_size else []
 
 
 def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, ToolReward, list[Sample]]:

@@ -113,7 +113,9 @@ class Rewriters:
         found = {}
         for use in self._uses:
             answers = self._answers(use, self._bench.trial.split)
-            facts = describe(self._parts[use.rewriter])
+            sampling = self._settings[use.rewriter].sampling
+            several = {"answers": sampling.answers, "joined": sampling.joined} if sampling.answers > 1 else {}
+            facts = describe(self._parts[use.rewriter]) | several
             found[self._label(use)] = Rewritten(tuple(answers.value), answers.seconds, facts)
         return found
 

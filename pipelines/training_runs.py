@@ -104,10 +104,9 @@ def _silent(config: Any) -> Any:
 def begin_drawing(output: Path, config: Any) -> None:
     """Notes what is drawn; samples of another config are not mixed with these."""
     before = output / "config.yaml"
-    text = configs.dump(config)
-    if before.is_file() and _has_work(output) and before.read_text(encoding="utf-8") != text:
+    if before.is_file() and _has_work(output) and configs.load(before, type(config)) != config:
         raise BadInput(f"{output} holds samples of another config; go on with {before}, or name another output")
-    write_files(output, {"config.yaml": text, "environment.json": as_json(environment())})
+    write_files(output, {"config.yaml": configs.dump(config), "environment.json": as_json(environment())})
 
 
 def _has_work(output: Path) -> bool:

@@ -24,11 +24,13 @@ class Rewriter:
     def rewrite(self, asks: Sequence[Ask], show_progress: bool = False) -> list[Rewrite]:
         """One rewrite an ask; where a query gets several answers, of the lines that most of them have."""
         return [
-            replace(self.template.parse(one_answer(self.template, answers, self.sampling.joined)), cut=cut)
-            if answers
-            else Rewrite((), "too-long", cut=cut)
+            self._read(answers, cut) if answers else Rewrite((), "too-long", cut=cut)
             for answers, cut in self._answers(asks, self.sampling, show_progress)
         ]
+
+    def _read(self, answers: Sequence[Answer], cut: int) -> Rewrite:
+        found = self.template.parse(one_answer(self.template, answers, self.sampling.joined))
+        return replace(found, cut=cut, finished=all(answer.finished for answer in answers))
 
     def samples(
         self, asks: Sequence[Ask], sampling: Sampling | None = None, show_progress: bool = False

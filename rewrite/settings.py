@@ -16,8 +16,8 @@ class Sampling:
     """0: greedy, the same answer every time."""
     top_p: float = 1.0
     answers: int = 1
-    """How many answers a prompt gets; more than one only when sampling. A query is then rewritten into the lines that
-    most of them have."""
+    """How many answers a prompt gets; more than one only when sampling. A query is then rewritten into the lines with
+    most votes."""
     most_tokens: int = 192
     """Tokens after which an answer is cut."""
     seed: int = 0

@@ -152,5 +152,7 @@ def test_mistakes_are_one_sentence(place: Path, model: ModelServer, capsys: pyte
         return said
 
     assert "greedy answers are all the same" in complaint(draws=2, writer={"base": "x", "template": "utterances"})
+    several = {"base": "x", "template": "utterances", "sampling": {"temperature": 1.0, "answers": 9}}
+    assert "said by `draws`" in complaint(writer=several)
     assert "a language model writes utterances" in complaint(writer={"path": "x"})
     assert "has no retriever" in complaint(retriever="dense")

@@ -39,7 +39,9 @@ class Plan:
         if self.rewriter is not None and self.config.rewriter is not None:
             facts = {key: value for key, value in describe(self.rewriter).items() if key not in ELSEWHERE}
             template = hashlib.sha256(self.rewriter.template.dump().encode()).hexdigest()[:16]
-            decoding = {"sampling": asdict(self.config.rewriter.sampling)}
+            sampling = self.config.rewriter.sampling
+            alone = {"joined"} if sampling.answers == 1 else set()
+            decoding: dict[str, Any] = {"sampling": {k: v for k, v in asdict(sampling).items() if k not in alone}}
             if (dtype := getattr(self.config.rewriter.backend, "dtype", None)) is not None:
                 decoding["dtype"] = dtype
             rewriter = {**facts, "template_hash": template, **decoding}

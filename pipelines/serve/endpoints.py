@@ -100,23 +100,23 @@ class ServerEndpoint:
                 await self._post(f"{self.url}/unload_lora_adapter", {"lora_name": model})
 
     async def answers(self, model: str, prompt: Prompt, sampling: Sampling) -> list[Answer]:
-        """Answers by POST /chat/completions."""
-        found: list[Answer] = []
-        while len(found) < sampling.answers:  # some servers give one answer however many are asked for
-            missing = sampling.answers - len(found)
-            body = {
-                "model": model,
-                "messages": prompt,
-                "max_tokens": sampling.most_tokens,
-                "temperature": sampling.temperature,
-                "seed": sampling.seed + len(found),
-                **({"top_p": sampling.top_p} if sampling.temperature > 0 else {}),
-                **({"n": missing} if missing > 1 else {}),
-            }
-            found += (await self._some(model, body))[:missing]
-        return found
+        """Answers by POST /chat/completions; a server that gives one however many are asked for is asked for the others
+        side by side."""
+        found = await self._some(model, prompt, sampling, 0, sampling.answers)
+        missing = range(len(found), sampling.answers)
+        more = await asyncio.gather(*(self._some(model, prompt, sampling, place, 1) for place in missing))
+        return [*found, *(answers[0] for answers in more)][: sampling.answers]
 
-    async def _some(self, model: str, body: dict[str, Any]) -> list[Answer]:
+    async def _some(self, model: str, prompt: Prompt, sampling: Sampling, place: int, count: int) -> list[Answer]:
+        body = {
+            "model": model,
+            "messages": prompt,
+            "max_tokens": sampling.most_tokens,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed + place,
+            **({"top_p": sampling.top_p} if sampling.temperature > 0 else {}),
+            **({"n": count} if count > 1 else {}),
+        }
         try:
             status, data = await self._post(f"{self.url}/chat/completions", body)
         except (aiohttp.ClientError, OSError) as error:
@@ -193,7 +193,8 @@ class LocalEndpoint:
 
     def _start(self, loop: asyncio.AbstractEventLoop, sampling: Sampling) -> None:
         self._waiting = [each for each in self._waiting if not each[1].done()]
-        some, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
+        count = max(1, self._batch // sampling.answers)
+        some, self._waiting = self._waiting[:count], self._waiting[count:]
         self._busy = bool(some)
         if some:
             running = loop.run_in_executor(

@@ -80,7 +80,7 @@ class InProcess:
 
     kind: Literal["transformers"] = "transformers"
     batch_size: int = 8
-    """Utterances answered at a time."""
+    """Answers written at a time."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -52,6 +52,8 @@ class UtterancesConfig:
     def __post_init__(self) -> None:
         if self.writer.path is not None or isinstance(self.writer.backend, RulesSettings):
             raise BadInput("a language model writes utterances: name a `base`, or a backend of kind server", "writer")
+        if self.writer.sampling.answers > 1:
+            raise BadInput("how often the model is asked is said by `draws`; leave `answers` out", "writer")
         if self.writer.sampling.temperature == 0 and self.draws > 1:
             raise BadInput("greedy answers are all the same; set a temperature, or draws: 1", "draws")
         if self.shown_as not in NAMES:

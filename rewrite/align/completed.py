@@ -54,14 +54,18 @@ class Completed:
 def completed_pairs(
     samples: Sequence[Sample], queries: Sequence[Query], reward: Reward, template: Template, most: int
 ) -> list[Pair]:
-    """A pair for every query whose target was said to others too: completed up to so many lines, and as it is."""
+    """A pair for every query whose target was said to others too: completed up to so many lines, and as it is; none
+    where the query itself would lose by it."""
     found = complete(pooled(samples, queries, template), reward, template, min(most, template.most_lines))
+    each = [(query, pair) for query in unique(queries) if (pair := found.get((query.source, query.example.lines)))]
+    answers = [Answer(template.write(lines), 0) for _, pair in each for lines in (pair.better, pair.worse)]
+    own = reward([query for query, _ in each for _ in range(2)], answers) if each else []
     pairs: list[Pair] = []
-    for query in unique(queries):
-        example = query.example
-        if pair := found.get((query.source, example.lines)):
-            texts = template.write(pair.better), template.write(pair.worse)
-            pairs.append(Pair(example.utterance, *texts, example.candidates, query.source, example.id, pair.rewards))
+    for place, (query, pair) in enumerate(each):
+        chosen, rejected = answers[2 * place].text, answers[2 * place + 1].text
+        if own[2 * place] >= own[2 * place + 1] - EVEN:
+            facts = (query.example.candidates, query.source, query.example.id, pair.rewards)
+            pairs.append(Pair(query.example.utterance, chosen, rejected, *facts))
     return pairs
 
 
@@ -74,8 +78,8 @@ def pooled(samples: Sequence[Sample], queries: Sequence[Query], template: Templa
         query = known.get(sample.key)
         if query is None:
             continue
-        for text in dict.fromkeys(sample.own.answers):
-            key = (sample.source, template.parse(Answer(text, 0)).lines)
+        for lines in dict.fromkeys(template.parse(Answer(text, 0)).lines for text in sample.own.answers):
+            key = (sample.source, lines)
             if key in targets:
                 said[key].queries.append(query)
                 said[key].lacked.update(line for line in query.example.lines if line not in key[1])

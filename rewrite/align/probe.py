@@ -14,8 +14,8 @@ MAJORITY = 0.5
 LITTLE = 0.02
 """A difference of rewards that is not worth an hour."""
 NOTHING_LACKS = (
-    "no target was said to other queries that a further line would help, so there are no pairs; draw more answers, or "
-    "those of a policy that is wrong more often"
+    "no target was said to other queries that a further line would help, so there are no pairs; ask more queries "
+    "(`queries`), draw more answers, or those of a policy that is wrong more often"
 )
 
 

@@ -60,8 +60,10 @@ class PairSettings:
     two is better: so it is chosen where it beats what the policy usually writes, not only where it beats the best."""
     completed: int = 0
     """One pair more a query, of its target and of the same with further lines, up to so many in all: those that pay off
-    for the other queries to which the policy says it, and cost the query itself nothing. 0: none. It wants answers of a
-    policy that is not sure yet, one of a single epoch, for example, and many queries: what they lack is pooled."""
+    for the other queries to which the policy says it, and cost the query itself nothing. Where none does, the target is
+    the better one, and the worse has the line that lacks most often. 0: none. It wants answers of a policy that is not
+    sure yet, one of a single epoch, for example, and many queries: what they lack is pooled. `margin` and the others
+    here do not apply to it."""
 
     def __post_init__(self) -> None:
         least = min(self.most, self.joined, self.completed)

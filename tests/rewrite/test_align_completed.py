@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from rewrite.align.completed import LEAST, complete, completed_pairs, pooled
@@ -67,6 +68,18 @@ def test_what_the_answer_finds_for_its_own_query_is_not_given_away() -> None:
     careful = _query("right", ("fly", "pay"), ("fly", "pay", "flights"))  # the third place is taken by a second hit
     pairs = completed_pairs(SAMPLES, [careful, *OTHERS], _reward, TEMPLATE, 5)
     assert pairs == []  # "rent" would earn more on average
+
+
+def test_a_query_that_never_said_its_target_loses_nothing_either() -> None:
+    silent = _query("silent", ("fly", "pay"), ("fly", "pay", "flights"))  # nobody knows what a further line costs it
+    pairs = completed_pairs(SAMPLES, [RIGHT, silent, *OTHERS], _reward, TEMPLATE, 5)
+    assert [pair.id for pair in pairs] == ["right"]
+
+
+def test_a_query_counts_once_however_it_spells_an_answer() -> None:
+    twice = _sample(RIGHT, ("fly", "pay"))
+    spelled = replace(twice, answers=("- fly\n- pay", "* fly\n* pay"), readable=(True,) * 2)
+    assert pooled([spelled], [RIGHT, *OTHERS], TEMPLATE) == {}
 
 
 def test_what_does_not_pay_off_is_the_worse_one() -> None:

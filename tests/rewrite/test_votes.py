@@ -82,6 +82,8 @@ class Torn:
     ) -> list[list[Answer]]:
         if any("endless" in prompt[-1]["content"] for prompt in prompts):
             return [[] for _ in prompts]
+        if any("capped" in prompt[-1]["content"] for prompt in prompts):
+            return [[Answer("- fly\n- pa", 4, finished=False), *_answers("- rent")] for _ in prompts]
         return [_answers("- fly\n- pay", "- rent", "- pay")[: sampling.answers] for _ in prompts]
 
 
@@ -94,6 +96,9 @@ def test_a_rewriter_asks_as_often_as_its_sampling_says() -> None:
     [few] = replace(often, sampling=replace(SEVERAL, joined=1)).rewrite([Ask("a trip")])
     assert few.lines == ("pay",)
     assert [each.status for each in often.rewrite([Ask("endless")])] == ["too-long"]
+    assert found.finished
+    [short] = often.rewrite([Ask("capped")])
+    assert (short.lines, short.finished) == (("fly", "rent"), False)  # what a cap ended is told, and not read
 
 
 def test_what_makes_no_sense_is_said() -> None:

@@ -56,8 +56,8 @@ def test_a_server_that_gives_one_at_a_time_is_asked_again(serve: Serve, torn: Mo
     server = serve(rewriter=rewriter(torn, sampling=SEVERAL | {"joined": 2}))
     server.until_ready()
     found = server.post("/v1/rewrite", utterance="a trip").json()["results"][0]["rewrite"]
-    assert found["lines"] == JOINED[:2]
-    assert [(body.get("n", 1), body["seed"]) for body in torn.asked] == [(3, 7), (2, 8), (1, 9)]
+    assert found["lines"] == JOINED[:2]  # whichever of the later ones comes first
+    assert sorted((body.get("n", 1), body["seed"]) for body in torn.asked) == [(1, 8), (1, 9), (3, 7)]
 
 
 def test_a_model_in_this_process_answers_as_the_rewriter_does(serve: Serve, tiny_lm: Path, tmp_path: Path) -> None:
