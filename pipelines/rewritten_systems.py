@@ -114,8 +114,8 @@ class Rewriters:
         for use in self._uses:
             answers = self._answers(use, self._bench.trial.split)
             sampling = self._settings[use.rewriter].sampling
-            several = {"answers": sampling.answers, "joined": sampling.joined} if sampling.answers > 1 else {}
-            facts = describe(self._parts[use.rewriter]) | several
+            several = {name: getattr(sampling, name) for name in ("answers", "joined", "votes")}
+            facts = describe(self._parts[use.rewriter]) | (several if sampling.answers > 1 else {})
             found[self._label(use)] = Rewritten(tuple(answers.value), answers.seconds, facts)
         return found
 

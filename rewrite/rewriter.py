@@ -29,7 +29,7 @@ class Rewriter:
         ]
 
     def _read(self, answers: Sequence[Answer], cut: int) -> Rewrite:
-        found = self.template.parse(one_answer(self.template, answers, self.sampling.joined))
+        found = self.template.parse(one_answer(self.template, answers, self.sampling))
         return replace(found, cut=cut, finished=all(answer.finished for answer in answers))
 
     def samples(

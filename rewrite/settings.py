@@ -23,13 +23,16 @@ class Sampling:
     seed: int = 0
     joined: int = 5
     """Lines that several answers are joined to, at the most."""
+    votes: int = 2
+    """Of several answers, those that must have a line; a query is left alone where none has so many. 1 for a model that
+    knows its tools by heart, whose every line names one; what a model invents is never said twice."""
 
     def __post_init__(self) -> None:
-        least = min(self.answers, self.most_tokens, self.joined)
+        least = min(self.answers, self.most_tokens, self.joined, self.votes)
         if self.temperature < 0 or not 0 < self.top_p <= 1 or least < 1 or self.seed < 0:
-            raise Unfit(
-                "sampling wants temperature >= 0, 0 < top_p <= 1, answers, most_tokens and joined at least 1, seed >= 0"
-            )
+            raise Unfit("sampling wants temperature >= 0, 0 < top_p <= 1, seed >= 0, the others at least 1")
+        if 1 < self.answers < self.votes:
+            raise Unfit(f"no line gets {self.votes} votes of {self.answers} answers")
         if self.answers > 1 and self.temperature == 0:
             raise Unfit("greedy answers are all the same; for several answers set a temperature")
 

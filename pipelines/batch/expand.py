@@ -233,7 +233,7 @@ def _known(found: list[Answer] | str, cut: int, rewriter: Rewriter) -> Known:
         return Known(None, refused=found)
     if not found:
         return Known(None, cut=cut)  # the backend found out too late that it is too long
-    answer = one_answer(rewriter.template, found, rewriter.sampling.joined)
+    answer = one_answer(rewriter.template, found, rewriter.sampling)
     return Known(answer.text, answer.tokens, answer.finished, cut)
 
 

@@ -40,7 +40,7 @@ class Plan:
             facts = {key: value for key, value in describe(self.rewriter).items() if key not in ELSEWHERE}
             template = hashlib.sha256(self.rewriter.template.dump().encode()).hexdigest()[:16]
             sampling = self.config.rewriter.sampling
-            alone = {"joined"} if sampling.answers == 1 else set()
+            alone = {"joined", "votes"} if sampling.answers == 1 else set()
             decoding: dict[str, Any] = {"sampling": {k: v for k, v in asdict(sampling).items() if k not in alone}}
             if (dtype := getattr(self.config.rewriter.backend, "dtype", None)) is not None:
                 decoding["dtype"] = dtype

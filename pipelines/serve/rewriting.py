@@ -132,7 +132,7 @@ class Rewriting:
                 answers = await endpoint.answers(loaded.model, prompt, loaded.sampling)
                 endpoint.breaker.succeeded()
                 decided = True
-                return one_answer(loaded.template, answers, loaded.sampling.joined)
+                return one_answer(loaded.template, answers, loaded.sampling)
             except Trouble as trouble:
                 if not trouble.blame:
                     raise

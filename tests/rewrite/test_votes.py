@@ -19,7 +19,7 @@ from rewrite.types import Answer, Ask, Prompt, Rewrite
 from rewrite.votes import in_order, one_answer, voted
 
 TEMPLATE = load_template("needs")
-SEVERAL = Sampling(temperature=1.0, answers=3)
+SEVERAL = Sampling(temperature=1.0, answers=3, votes=1)
 
 
 def _answers(*texts: str) -> list[Answer]:
@@ -33,6 +33,8 @@ def test_lines_that_most_answers_have_come_first() -> None:
     assert in_order(voted(rewrites, 3), rewrites) == ("c", "a", "b")  # as they are written
     assert in_order(voted(rewrites, 9), rewrites) == ("c", "e", "a", "b", "d")
     assert voted(rewrites, 0) == ()
+    assert voted(rewrites, 9, least=2) == ("a", "b", "c")
+    assert voted(rewrites, 9, least=4) == ()
     silent = Rewrite((), "none")
     assert voted([silent, Rewrite((), "unparseable")], 3) == ()
     assert voted([silent, silent, Rewrite(("a",), "rewritten")], 3) == ()  # most want none
@@ -41,16 +43,27 @@ def test_lines_that_most_answers_have_come_first() -> None:
 
 def test_one_answer_stays_as_it_is() -> None:
     [only] = _answers("- fly\n- half a li")
-    assert one_answer(TEMPLATE, [replace(only, finished=False)], 5) == replace(only, finished=False)
+    assert one_answer(TEMPLATE, [replace(only, finished=False)], SEVERAL) == replace(only, finished=False)
 
 
 def test_several_answers_are_one_with_the_lines_that_most_have() -> None:
-    found = one_answer(TEMPLATE, _answers("- fly\n- pay", "- pay\n- rent", "no list at all", "- pay\n- fly"), 2)
+    found = one_answer(
+        TEMPLATE,
+        _answers("- fly\n- pay", "- pay\n- rent", "no list at all", "- pay\n- fly"),
+        replace(SEVERAL, joined=2),
+    )
     assert found == Answer("- pay\n- fly", 16)
-    assert one_answer(TEMPLATE, _answers(TEMPLATE.none, TEMPLATE.none, "- fly"), 2).text == TEMPLATE.none
-    assert one_answer(TEMPLATE, _answers("no list", "at all"), 2) == Answer("no list", 8)
+    assert one_answer(TEMPLATE, _answers(TEMPLATE.none, TEMPLATE.none, "- fly"), SEVERAL).text == TEMPLATE.none
+    assert one_answer(TEMPLATE, _answers("no list", "at all"), SEVERAL) == Answer("no list", 8)
     cut = [Answer("- fly\n- half a li", 9, finished=False), *_answers("- fly")]
-    assert one_answer(TEMPLATE, cut, 5) == Answer("- fly", 13)  # what a cap ended is not a line
+    assert one_answer(TEMPLATE, cut, SEVERAL) == Answer("- fly", 13)  # what a cap ended is not a line
+
+
+def test_what_nobody_says_twice_is_not_asked_for() -> None:
+    torn = _answers("- fly", "- rent a car", "- pay\n- fly")
+    assert one_answer(TEMPLATE, torn, Sampling(temperature=1.0, answers=3)).text == "- fly"
+    apart = _answers("- fly", "- rent a car", "- pay")
+    assert one_answer(TEMPLATE, apart, Sampling(temperature=1.0, answers=3)).text == TEMPLATE.none
 
 
 @given(
@@ -58,7 +71,7 @@ def test_several_answers_are_one_with_the_lines_that_most_have() -> None:
 )
 def test_no_line_has_fewer_votes_than_one_left_out(drawn: list[list[str]], most: int) -> None:
     answers = [Answer(TEMPLATE.write(lines), 1) for lines in drawn]
-    lines = TEMPLATE.parse(one_answer(TEMPLATE, answers, most)).lines
+    lines = TEMPLATE.parse(one_answer(TEMPLATE, answers, replace(SEVERAL, joined=most))).lines
     votes = {line: sum(line in each for each in drawn) for line in "abcdef"}
     assert len(lines) <= most
     assert all(votes[line] for line in lines)
@@ -104,8 +117,10 @@ def test_a_rewriter_asks_as_often_as_its_sampling_says() -> None:
 def test_what_makes_no_sense_is_said() -> None:
     with pytest.raises(Unfit, match="greedy answers are all the same"):
         Sampling(answers=3)
-    with pytest.raises(Unfit, match="joined at least 1"):
+    with pytest.raises(Unfit, match="the others at least 1"):
         Sampling(joined=0)
+    with pytest.raises(Unfit, match="no line gets 5 votes of 3 answers"):
+        Sampling(temperature=1.0, answers=3, votes=5)
     with pytest.raises(BadInput, match="rules always answer the same"):
         RewriterSettings(template="needs", backend=RulesSettings(), sampling=SEVERAL)
     assert RewriterSettings(base="any", template="needs", sampling=SEVERAL).sampling.answers == 3

@@ -22,7 +22,7 @@ from rewrite.types import Ask
 Serve = Callable[..., Running]
 SAID = ["- fly\n- pay", "- rent a car", "- pay"]
 JOINED = ["pay", "fly", "rent a car"]
-SEVERAL = {"temperature": 1.0, "answers": 3, "seed": 7}
+SEVERAL = {"temperature": 1.0, "answers": 3, "seed": 7, "votes": 1}
 
 
 @pytest.fixture
