@@ -91,7 +91,7 @@ def complete(said: Mapping[Key, Said], reward: Reward, template: Template, most:
     whom it was right lose nothing."""
     grown = {key: key[1] for key in said}
     open_ends = dict(said)
-    earned: dict[Key, tuple[float, float]] = {}
+    before: dict[Key, float] = {}
     found: dict[Key, Completed] = {}
     while open_ends:
         trials = {
@@ -102,12 +102,12 @@ def complete(said: Mapping[Key, Said], reward: Reward, template: Template, most:
         going = {}
         for key, each in open_ends.items():
             (now, rights), *others = values[key]
-            earned.setdefault(key, (now, rights))
+            before.setdefault(key, now)
             fit = [place for place, (mean, right) in enumerate(others) if mean > now + EVEN and right >= rights - EVEN]
             if fit:
                 best = max(fit, key=lambda place: (others[place][0], -place))
                 grown[key] = trials[key][best + 1]
-                found[key] = Completed(grown[key], key[1], (others[best][0], earned[key][0]))
+                found[key] = Completed(grown[key], key[1], (others[best][0], before[key]))
                 going[key] = each
             elif key not in found and others and others[0][0] < now - EVEN:
                 found[key] = Completed(key[1], trials[key][1], (now, others[0][0]))
