@@ -9,12 +9,14 @@ import itertools
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
+from tqdm import tqdm
 
 
 class _Raw(io.FileIO):
@@ -65,6 +67,7 @@ def in_a_child(work: Callable[[], object], kill_after: float | None = None) -> i
     if not child:
         code = 1
         try:
+            _unshare_bars(tqdm)
             work()
             code = 0
         finally:
@@ -73,6 +76,14 @@ def in_a_child(work: Callable[[], object], kill_after: float | None = None) -> i
         time.sleep(kill_after)
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _unshare_bars(kind: type[tqdm[Any]]) -> None:
+    """A lock of its own for every kind of progress bar. The usual one is shared with the process that forked, and taken
+    even for a bar that is switched off: whoever dies with it would leave the other waiting for ever."""
+    kind.set_lock(threading.RLock())
+    for each in kind.__subclasses__():
+        _unshare_bars(each)
 
 
 @contextmanager

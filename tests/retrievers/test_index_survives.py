@@ -278,7 +278,7 @@ def _running(function: str, *words: object) -> AbstractContextManager[subprocess
 
 
 def _finished(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=2 * PATIENCE)
+    out, err = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 0, err
     return out
 
@@ -293,7 +293,7 @@ class Driver:
     def wait_for(self, name: str) -> Path:
         """The place of a scenario, once all its kills are done."""
         codes = self.place / name / "codes.json"
-        until(lambda: codes.exists() or self.process.poll() is not None, 0.05, patience=2 * PATIENCE)
+        until(lambda: codes.exists() or self.process.poll() is not None, 0.05, patience=4 * PATIENCE)
         if not codes.exists():
             _finished(self.process)
         assert codes.exists()
