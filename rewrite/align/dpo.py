@@ -25,7 +25,16 @@ from rewrite.sft.estimate import estimate
 from rewrite.sft.judged import Task
 from rewrite.sft.ranks import first, world
 from rewrite.sft.rows import Rows
-from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
+from rewrite.sft.running import (
+    Run,
+    Trained,
+    load_policy,
+    new_adapter,
+    padded,
+    quiet,
+    shared_arguments,
+    without_padding_mask,
+)
 from rewrite.sft.train import MANY, context
 from rewrite.sft.watch import say
 from rewrite.template import Template
@@ -86,6 +95,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         callbacks=[*run.callbacks(), watch],
     )
     model: Any = trainer.model
+    without_padding_mask(model)
     if alone and "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # its log-probabilities are known by now
     facts = {"pairs": len(rows), "candidates_cut": size.cut, "pairs_dropped": size.dropped}

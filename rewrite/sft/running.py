@@ -190,6 +190,19 @@ def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packe
         raise no_memory(error, adapter) or misfit(adapter, base) from error
 
 
+def without_padding_mask(model: Any) -> None:
+    """From now on the model trains without the mask of its padding.
+
+    Rows are padded on the right: no token looks there, and no loss is taken of it, so that the gradient is the same.
+    Without a mask PyTorch takes the attention that needs neither the memory nor the time of a whole matrix a head.
+    """
+
+    def unmasked(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, {**named, "attention_mask": None} if module.training else named
+
+    model.register_forward_pre_hook(unmasked, with_kwargs=True)
+
+
 def new_adapter(settings: SftSettings, adapter: Path | None = None) -> LoraConfig | None:
     """The adapter that is put on the model; None where there is one already, or the whole model is trained."""
     if settings.method == "full" or adapter is not None:

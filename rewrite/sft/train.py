@@ -18,7 +18,17 @@ from rewrite.sft.estimate import estimate
 from rewrite.sft.judged import Task
 from rewrite.sft.ranks import first, world
 from rewrite.sft.rows import Rows, make_rows
-from rewrite.sft.running import NEVER, Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
+from rewrite.sft.running import (
+    NEVER,
+    Run,
+    Trained,
+    load_policy,
+    new_adapter,
+    padded,
+    quiet,
+    shared_arguments,
+    without_padding_mask,
+)
 from rewrite.sft.trainer import RewriterTrainer
 from rewrite.sft.watch import Watch, say
 
@@ -62,6 +72,7 @@ def train(
         peft_config=new_adapter(settings, task.adapter),
         callbacks=[*run.callbacks(), *([watch] if watch else [])],
     )
+    without_padding_mask(trainer.model)
     if watch is not None:
         watch.start = trainer.begin(work)
         watch.reason = watch.over(run.state.get("log_history", ()))

@@ -23,7 +23,7 @@ from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
 from rewrite.sft.examples import Example
 from rewrite.sft.judged import Task
-from rewrite.sft.running import load_policy
+from rewrite.sft.running import load_policy, without_padding_mask
 from rewrite.sft.train import Trained, train
 from rewrite.template import Template
 from rewrite.types import Rewrite
@@ -209,6 +209,32 @@ def test_a_loss_that_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> No
 def test_plain_attention_can_be_asked_for(base: Path) -> None:
     assert load_policy(base, None, "eager").config._attn_implementation == "eager"
     assert load_policy(base, None).config._attn_implementation != "eager"
+
+
+@pytest.mark.parametrize("attention", ["auto", "eager"])
+def test_training_needs_no_mask_of_padding_on_the_right(base: Path, attention: str) -> None:
+    model = load_policy(base, None, attention).train()
+    lengths = torch.tensor([[3], [9], [6]])
+    ids = torch.arange(27).reshape(3, 9) + 5
+    mask = (torch.arange(9) < lengths).long()
+    seen: list[bool] = []
+    model.model.register_forward_pre_hook(
+        lambda _, args, named: seen.append(named["attention_mask"] is not None), with_kwargs=True
+    )
+
+    def outcome() -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+        loss.backward()
+        return [loss, *(each.grad.clone() for each in model.parameters())]
+
+    masked = outcome()
+    without_padding_mask(model)
+    for one, other in zip(masked, outcome(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    model.eval()
+    outcome()
+    assert seen == [True, False, True]  # what generates is padded on the left, and needs it
 
 
 def test_trouble_of_the_judge_ends_the_run(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
