@@ -77,7 +77,8 @@ def read_lessons(data: Sequence[AlignSource], most: int, seed: int) -> Lessons:
     sources, template = read_sources([SftSource(each.targets, each.weight) for each in data])
     mixed = []
     for source, asked in zip(sources, data, strict=True):
-        examples = list(source.train) if asked.split != "align" else []
+        # A query that fine-tuning has learned from in several phrasings is one query.
+        examples = list({each.id: each for each in source.train}.values()) if asked.split != "align" else []
         if asked.split != "train":
             examples += read_examples(Path(asked.targets) / "align.jsonl")
         if not examples:

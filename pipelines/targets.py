@@ -2,7 +2,9 @@
 
 tools       Every gold tool becomes one line. The retriever is asked with several phrasings of the tool, and the one
             that finds it best is taken: for each tool by itself, or one phrasing for the whole catalogue, which a
-            model can learn from the candidates it is shown. Best where all tools are known while training.
+            model can learn from the candidates it is shown. Best where all tools are known while training. Or any
+            phrasing is taken, drawn anew for every query: which of them the retriever understands is then left for
+            alignment to find out.
 own-words   Of the utterance's own clauses and reductions those that find the gold tools best (`own_words.py`). Nothing
             of the catalogue is learned, so that it holds for tools and catalogues that come later.
 """
@@ -51,8 +53,12 @@ class TargetsConfig:
     say: Literal["tools", "own-words"] = "tools"
     """Lines describe the gold tools, or are the user's own words with less around them."""
     phrasings: tuple[str, ...] = NAMES
-    choose: Literal["tool", "set"] = "tool"
-    """Take the best phrasing of every tool, or the one that is best for the whole catalogue."""
+    choose: Literal["tool", "set", "any"] = "tool"
+    """Take the best phrasing of every tool, the one that is best for the whole catalogue, or one by chance for every
+    tool of every query: then nothing of the retriever is in the targets."""
+    draws: int = 1
+    """With `choose: any`, how many times a training query comes, each time in other phrasings: so a model learns the
+    tools by heart, and not one phrasing of them. Four draws take the place of four epochs."""
     order: Literal["id", "rank", "random"] = "rank"
     """Of an answer's lines: by tool id, as the raw query ranks the tools, or shuffled."""
     missing: Literal["imagine", "skip"] = "imagine"
@@ -83,6 +89,8 @@ class TargetsConfig:
             raise BadInput(f"phrasings are {', '.join(NAMES)}, not {', '.join(unknown) or 'nothing'}", "phrasings")
         if any(not 0 <= share < 1 for share in (self.abstain, self.hold_out_tools, self.hold_out_queries)):
             raise BadInput("abstain, hold_out_tools and hold_out_queries are shares, from 0 to below 1")
+        if self.draws < 1 or (self.draws > 1 and (self.choose != "any" or self.say != "tools")):
+            raise BadInput("several draws are for `choose: any`, which says tools by chance; else draws is 1", "draws")
         if self.served_at < 1 or min(self.seed, self.most_per_tool, self.most_examples, self.most_judged) < 0:
             raise BadInput("served_at must be at least 1, seed and every most_ not negative")
 
@@ -100,7 +108,7 @@ class Targets:
 def make_targets(config: TargetsConfig, context: Context) -> Targets:
     """Examples for training and dev queries, and what a model could reach that wrote them perfectly."""
     template = load_template(config.template)
-    if template.candidates and config.choose == "tool":
+    if template.candidates and config.choose != "set":
         raise BadInput(
             f"the template {template.name} shows candidates, which read alike only with `choose: set`", "choose"
         )
@@ -137,7 +145,9 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
             "examples": {split: len(each) for split, each in examples.items()},
             "left_out": queries.left_out,
             "unshown": {
-                split: left for split in examples if (left := len(splits.get(split, ())) - len(examples[split]))
+                split: left
+                for split in examples
+                if (left := len(splits.get(split, ())) - len({example.id for example in examples[split]}))
             },
             "abstained": sum(not example.lines for example in examples["train"]),
         },
@@ -164,7 +174,7 @@ class _Maker:
             self.lines = tool_lines(config, data, gold, splits["train"], self._raw, search, template)
 
     def examples(self, split: str) -> list[Example]:
-        """One example a query, in the order of their ids."""
+        """One example a query, in the order of their ids; to learn from, perhaps several."""
         gold = self._splits[split]
         silent = self._served(gold) if split == "train" else frozenset()
         if split != "dev" and self._config.say != "own-words":
@@ -175,11 +185,12 @@ class _Maker:
             Example(
                 query,
                 self._data.queries[query].text,
-                () if query in silent else tuple(map(self._template.clean, self.lines.of[query])),
+                () if query in silent else tuple(map(self._template.clean, lines[query])),
                 tuple(sorted(gold[query])),
                 self._shown(query),
             )
             for query in sorted(gold)
+            for lines in (self.lines.of, *(self.lines.further if split == "train" else ()))
         ]
 
     def _shown(self, query: str) -> tuple[str, ...]:

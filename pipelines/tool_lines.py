@@ -1,4 +1,4 @@
-"""Targets that describe the gold tools, each in the phrasing with which the frozen retriever finds it best."""
+"""Targets that describe the gold tools: in the phrasing with which the frozen retriever finds them best, or in any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Choice(Protocol):
     def phrasings(self) -> tuple[str, ...]: ...
 
     @property
-    def choose(self) -> Literal["tool", "set"]: ...
+    def choose(self) -> Literal["tool", "set", "any"]: ...
+
+    @property
+    def draws(self) -> int: ...
 
     @property
     def order(self) -> Literal["id", "rank", "random"]: ...
@@ -44,6 +47,8 @@ class Lines:
     """The one phrasing of the whole set, in which tools are also shown; "" where every tool has its own."""
     told: Mapping[str, float]
     """For every phrasing the mean of 1 / place at which it finds its tool."""
+    further: Sequence[Mapping[str, Sequence[str]]] = ()
+    """The same once more in other phrasings, for the queries to learn from."""
 
 
 def tool_lines(
@@ -68,20 +73,21 @@ def tool_lines(
     means = goodness[:, [tool in known for tool in needed]].mean(axis=1)
     favourite = int(means.argmax())
     # Of equally good phrasings the one that is best over all: the more alike, the easier to learn.
-    goodness[favourite] += 1e-9 if choice.choose == "tool" else np.inf
-    best = goodness.argmax(axis=0)
-    said = {
-        tool: lines[choice.phrasings[row]][place] for place, (tool, row) in enumerate(zip(needed, best, strict=True))
-    }
+    goodness[favourite] += np.inf if choice.choose == "set" else 1e-9
+    best = dict(zip(needed, goodness.argmax(axis=0), strict=True))
+    places = {tool: place for place, tool in enumerate(needed)}
+
+    def said(query: str, draw: int) -> list[str]:
+        order = _order(query, gold[query], raw[query], choice, template)[: template.most_lines]
+        drawn = random.Random(f"{choice.seed}/{draw}/{query}")
+        rows = [drawn.randrange(len(lines)) if choice.choose == "any" else best[tool] for tool in order]
+        return [lines[choice.phrasings[row]][places[tool]] for tool, row in zip(order, rows, strict=True)]
+
     return Lines(
-        {
-            query: [said[tool] for tool in _order(query, gold[query], raw[query], choice, template)][
-                : template.most_lines
-            ]
-            for query in gold
-        },
+        {query: said(query, 0) for query in gold},
         choice.phrasings[favourite] if choice.choose == "set" else "",
         {name: round(float(mean), 4) for name, mean in zip(choice.phrasings, means, strict=True)},
+        [{query: said(query, draw) for query in learned} for draw in range(1, choice.draws)],
     )
 
 

@@ -39,7 +39,8 @@ def targets(arguments: argparse.Namespace) -> int:
     facts = made.facts
     counts = ", ".join(f"{count} {split}" for split, count in facts["examples"].items())
     print(f"{config.output}: {counts} examples; {facts['abstained']} to train on leave the query alone")
-    told = "each tool's best phrasing" if config.choose == "tool" else f"chosen for all: {facts['phrasing']}"
+    ways = {"tool": "each tool's best phrasing", "any": "any of them, by chance"}
+    told = ways.get(config.choose, f"chosen for all: {facts['phrasing']}")
     if facts["phrasings"]:
         print(f"phrasings ({told}): " + ", ".join(f"{name} {value:.3f}" for name, value in facts["phrasings"].items()))
     if facts["unshown"]:

@@ -13,6 +13,7 @@ import pytest
 from tiny_runs import make_data, write
 
 from pipelines import cli
+from pipelines.align_data import AlignSource, read_lessons
 from pipelines.data import load_dataset
 from pipelines.index import SAMPLE
 from pipelines.phrasing import NAMES, phrase
@@ -70,6 +71,45 @@ def test_one_phrasing_for_the_whole_set_is_the_best_on_average(config: TargetsCo
     style, most = made.facts["phrasing"], made.template.most_characters
     for example in made.splits["dev"][:20]:
         assert set(example.lines) == {made.template.clean(phrase(tools[t], style, most)) for t in example.gold}
+
+
+def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
+    config: TargetsConfig, context: Context, search: ToolSearch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_for = {"choose": "any", "draws": 3, "order": "id"}
+    made = make_targets(replace(config, **asked_for), context)  # type: ignore[arg-type]
+    tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
+    clean, most = made.template.clean, made.template.most_characters
+    ways = {
+        tool: {name: clean(phrase(tools[tool], name, most, search.fields)) for name in NAMES}
+        for tool in {tool for example in made.splits["train"] for tool in example.gold}
+    }
+    drawn = Counter[str]()
+    for example in made.splits["train"]:
+        for tool, line in zip(example.gold, example.lines, strict=True):
+            drawn.update(name for name, way in ways[tool].items() if way == line)
+    assert set(drawn) == set(NAMES)
+    assert min(drawn.values()) > len(made.splits["train"]) / len(NAMES) / 2  # none is preferred
+    asked = Counter(example.id for example in made.splits["train"])
+    assert set(asked.values()) == {3}
+    assert len({(example.id, example.lines) for example in made.splits["train"]}) > 2 * len(asked)
+    assert len({example.id for example in made.splits["dev"]}) == len(made.splits["dev"])
+    assert made.facts["unshown"] == {}
+    # One query is one query for alignment, however often fine-tuning meets it.
+    facts = {"output": str(tmp_path), "data": SAMPLE, "index": config.index, "retriever": "bm25", "most_judged": 80}
+    assert cli.train(["targets", write(tmp_path / "any.yaml", facts | asked_for)]) == 0
+    assert "phrasings (any of them, by chance): path" in capsys.readouterr().out
+    assert read_examples(tmp_path / "train.jsonl") == made.splits["train"]
+    queries = read_lessons([AlignSource(str(tmp_path))], 0, 0).queries
+    assert sorted(query.example.id for query in queries) == sorted(asked)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"draws": 2}, {"draws": 0, "choose": "any"}, {"draws": 2, "choose": "any", "say": "own-words"}]
+)
+def test_several_draws_are_for_any_phrasing(config: TargetsConfig, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="several draws are for `choose: any`"):
+        replace(config, **wrong)
 
 
 def test_a_perfect_rewriter_is_at_least_as_good_as_the_raw_query(made: Targets) -> None:
