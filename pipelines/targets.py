@@ -58,7 +58,8 @@ class TargetsConfig:
     tool of every query: then nothing of the retriever is in the targets."""
     draws: int = 1
     """With `choose: any`, how many times a training query comes, each time in other phrasings: so a model learns the
-    tools by heart, and not one phrasing of them. Four draws take the place of four epochs."""
+    tools by heart, and not one phrasing of them. Four draws take the place of four epochs; `most_examples` counts
+    a query once."""
     order: Literal["id", "rank", "random"] = "rank"
     """Of an answer's lines: by tool id, as the raw query ranks the tools, or shuffled."""
     missing: Literal["imagine", "skip"] = "imagine"
