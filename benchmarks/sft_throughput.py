@@ -1,5 +1,7 @@
 """Does our training cost anything over TRL's own? The same rows and settings through both, in one run on one machine.
 
+Ours trains without the mask of padding (`without_padding_mask`), TRL's own with it.
+
 python benchmarks/sft_throughput.py TARGETS [--base bundled:smollm2-135m] [--method lora] [--steps 60] [--batch 32]
 
 TARGETS is a folder that `rewrite-train targets` wrote. Each trains `--rounds` times, in turn; the best round counts.

@@ -78,7 +78,8 @@ def read_lessons(data: Sequence[AlignSource], most: int, seed: int) -> Lessons:
     mixed = []
     for source, asked in zip(sources, data, strict=True):
         # A query that fine-tuning has learned from in several phrasings is one query.
-        examples = list({each.id: each for each in source.train}.values()) if asked.split != "align" else []
+        once = {each.id: each for each in reversed(source.train)}
+        examples = list(reversed(once.values())) if asked.split != "align" else []
         if asked.split != "train":
             examples += read_examples(Path(asked.targets) / "align.jsonl")
         if not examples:

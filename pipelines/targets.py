@@ -55,11 +55,10 @@ class TargetsConfig:
     phrasings: tuple[str, ...] = NAMES
     choose: Literal["tool", "set", "any"] = "tool"
     """Take the best phrasing of every tool, the one that is best for the whole catalogue, or one by chance for every
-    tool of every query: then nothing of the retriever is in the targets."""
+    tool of every query: then nothing that the retriever likes is in the targets' words."""
     draws: int = 1
     """With `choose: any`, how many times a training query comes, each time in other phrasings: so a model learns the
-    tools by heart, and not one phrasing of them. Four draws take the place of four epochs; `most_examples` counts
-    a query once."""
+    tools by heart, and not one phrasing of them. Four draws take the place of four epochs."""
     order: Literal["id", "rank", "random"] = "rank"
     """Of an answer's lines: by tool id, as the raw query ranks the tools, or shuffled."""
     missing: Literal["imagine", "skip"] = "imagine"
@@ -74,7 +73,7 @@ class TargetsConfig:
     """A training query is left out when all its tools have been seen this often; 0: none is. A model that meets a few
     tools again and again learns to name them whatever it is asked, which harms it on tools it has never seen."""
     most_examples: int = 0
-    """Training examples at most, drawn by the seed; 0: all."""
+    """Training queries at most, drawn by the seed; 0: all."""
     most_judged: int = 500
     """Dev queries kept, and dev and test queries looked at for the oracle, at most; drawn by the seed; 0: all."""
     hold_out_tools: float = 0.0
@@ -138,6 +137,8 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
             "fingerprint": search.fingerprint,
             "template": {"name": template.name, "version": template.version},
             "say": config.say,
+            "choose": config.choose,
+            "draws": config.draws,
             "phrasing": maker.lines.style,
             "phrasings": maker.lines.told,
             "raw": {split: scores["raw"] for split, scores in told.items()},

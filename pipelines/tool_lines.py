@@ -79,8 +79,7 @@ def tool_lines(
 
     def said(query: str, draw: int) -> list[str]:
         order = _order(query, gold[query], raw[query], choice, template)[: template.most_lines]
-        drawn = random.Random(f"{choice.seed}/{draw}/{query}")
-        rows = [drawn.randrange(len(lines)) if choice.choose == "any" else best[tool] for tool in order]
+        rows = [_drawn(choice, f"{query}/{tool}", draw) if choice.choose == "any" else best[tool] for tool in order]
         return [lines[choice.phrasings[row]][places[tool]] for tool, row in zip(order, rows, strict=True)]
 
     return Lines(
@@ -89,6 +88,12 @@ def tool_lines(
         {name: round(float(mean), 4) for name, mean in zip(choice.phrasings, means, strict=True)},
         [{query: said(query, draw) for query in learned} for draw in range(1, choice.draws)],
     )
+
+
+def _drawn(choice: Choice, key: str, draw: int) -> int:
+    """A phrasing by chance, each draw another one until all have had their turn."""
+    count = len(choice.phrasings)
+    return random.Random(f"{choice.seed}/{key}").sample(range(count), count)[draw % count]
 
 
 def _goodness(search: ToolSearch, lines: Sequence[str], tools: Sequence[ToolId]) -> list[float]:

@@ -92,7 +92,12 @@ def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
     assert min(drawn.values()) > len(made.splits["train"]) / len(NAMES) / 2  # none is preferred
     asked = Counter(example.id for example in made.splits["train"])
     assert set(asked.values()) == {3}
-    assert len({(example.id, example.lines) for example in made.splits["train"]}) > 2 * len(asked)
+    for query in asked:
+        draws = [example for example in made.splits["train"] if example.id == query]
+        for place, tool in enumerate(draws[0].gold):
+            if len(set(ways[tool].values())) == len(NAMES):
+                assert len({example.lines[place] for example in draws}) == 3
+    assert {made.facts["choose"], made.facts["draws"]} == {"any", 3}
     assert len({example.id for example in made.splits["dev"]}) == len(made.splits["dev"])
     assert made.facts["unshown"] == {}
     # One query is one query for alignment, however often fine-tuning meets it.

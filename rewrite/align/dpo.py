@@ -95,7 +95,7 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
         callbacks=[*run.callbacks(), watch],
     )
     model: Any = trainer.model
-    without_padding_mask(model)
+    without_padding_mask(trainer)
     if alone and "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # its log-probabilities are known by now
     facts = {"pairs": len(rows), "candidates_cut": size.cut, "pairs_dropped": size.dropped}

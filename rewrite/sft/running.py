@@ -29,6 +29,7 @@ from rewrite.sft.watch import Bar, Recorder, Rhythm, Stopper
 from rewrite.types import Rewrite
 
 NEVER = 1_000_000_000
+AMPERE = (8, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +191,23 @@ def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packe
         raise no_memory(error, adapter) or misfit(adapter, base) from error
 
 
-def without_padding_mask(model: Any) -> None:
-    """From now on the model trains without the mask of its padding.
+def without_padding_mask(trainer: Any) -> None:
+    """From now on the trainer's model trains without the mask of its padding.
 
     Rows are padded on the right: no token looks there, and no loss is taken of it, so that the gradient is the same.
-    Without a mask PyTorch takes the attention that needs neither the memory nor the time of a whole matrix a head.
+    Without a mask PyTorch takes the attention that needs neither the memory nor the time of a whole matrix a head;
+    before Ampere it would take the one that does. Mixtures of experts keep the mask: padding would count where they
+    balance their experts.
     """
+    device = trainer.args.device
+    older = device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE
+    if older or getattr(trainer, "aux_loss_enabled", False):
+        return
 
     def unmasked(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return args, {**named, "attention_mask": None} if module.training else named
 
-    model.register_forward_pre_hook(unmasked, with_kwargs=True)
+    trainer.model.register_forward_pre_hook(unmasked, with_kwargs=True)
 
 
 def new_adapter(settings: SftSettings, adapter: Path | None = None) -> LoraConfig | None:

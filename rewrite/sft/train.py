@@ -72,7 +72,7 @@ def train(
         peft_config=new_adapter(settings, task.adapter),
         callbacks=[*run.callbacks(), *([watch] if watch else [])],
     )
-    without_padding_mask(trainer.model)
+    without_padding_mask(trainer)
     if watch is not None:
         watch.start = trainer.begin(work)
         watch.reason = watch.over(run.state.get("log_history", ()))
