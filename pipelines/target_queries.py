@@ -48,7 +48,7 @@ def choose_queries(gold: Gold, choice: Choice) -> TargetQueries:
     align = {query: needed for query, needed in gold.items() if held & needed}
     free = {query: needed for query, needed in gold.items() if query not in align}
     if not free:
-        raise BadInput("hold_out_tools leaves no query to learn from; make it smaller", "hold_out_tools")
+        raise BadInput("hold_out_tools leaves no query to learn from; make it smaller")
     drawn = sorted(free, key=lambda query: hashed(f"{choice.seed}/{query}"))
     kept = int(choice.hold_out_queries * len(drawn))
     align |= {query: free.pop(query) for query in drawn[:kept]}

@@ -109,9 +109,7 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
     """Examples for training and dev queries, and what a model could reach that wrote them perfectly."""
     template = load_template(config.template)
     if template.candidates and config.choose != "set":
-        raise BadInput(
-            f"the template {template.name} shows candidates, which read alike only with `choose: set`", "choose"
-        )
+        raise BadInput(f"the template {template.name} shows candidates, which read alike only with `choose: set`")
     data = apply_protocol(load_dataset(config.data), config.protocol)
     if not data.gold.get("train"):
         raise BadInput(f"the data set {data.name} has no training queries with gold tools to make targets from")

@@ -117,6 +117,15 @@ def test_several_draws_are_for_any_phrasing(config: TargetsConfig, wrong: dict[s
         replace(config, **wrong)
 
 
+def test_candidates_in_any_phrasing_are_refused_in_one_sentence(
+    config: TargetsConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"output": str(tmp_path), "data": SAMPLE, "index": config.index, "retriever": "bm25", "choose": "any"}
+    assert cli.train(["targets", write(tmp_path / "any.yaml", facts), "--set", "template=pick"]) == 2
+    told = "the template pick shows candidates, which read alike only with `choose: set`"
+    assert capsys.readouterr().err == f"rewrite-train: {told}\n"
+
+
 def test_a_perfect_rewriter_is_at_least_as_good_as_the_raw_query(made: Targets) -> None:
     for split in ("dev", "test"):
         for metric, value in made.facts["raw"][split].items():
