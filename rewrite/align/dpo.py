@@ -6,7 +6,7 @@ Where several processes train, the reference stays in memory and is asked on the
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datasets import Dataset
@@ -39,6 +39,9 @@ from rewrite.sft.train import MANY, context
 from rewrite.sft.watch import say
 from rewrite.template import Template
 from rewrite.types import Ask
+
+SUNK = 3.0
+"""Nats by which the chosen answers may have become less likely before it is named as the reason for a bad end."""
 
 
 class DpoAligned(Aligned, DPOTrainer):
@@ -99,7 +102,22 @@ def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, re
     if alone and "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # its log-probabilities are known by now
     facts = {"pairs": len(rows), "candidates_cut": size.cut, "pairs_dropped": size.dropped}
-    return align(goal, leg, run, trainer, watch, facts)
+    done = align(goal, leg, run, trainer, watch, facts)
+    lost = sunk(trainer.state.log_history, algo.beta)
+    if done.facts["kept"] == "start" and lost > SUNK:
+        say(
+            f"the chosen answers became less likely too, by {lost:.1f} nats each: give the loss `sft` more weight "
+            "(it is a mean over tokens: from half of beta times an answer's tokens on it holds them), or a lower rate"
+        )
+    return done
+
+
+def sunk(history: Sequence[Mapping[str, float]], beta: float) -> float:
+    """By how many nats the chosen answers have become less likely than the reference has them, in the last quarter of
+    the steps that told it."""
+    told = [row["rewards/chosen"] for row in history if "rewards/chosen" in row]
+    last = told[-max(1, len(told) // 4) :]
+    return -sum(last) / len(last) / beta if last else 0.0
 
 
 def _rows(template: Template, tokenizer: Any, pairs: Sequence[Pair], most_tokens: int) -> tuple[Dataset, Rows]:

@@ -15,9 +15,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from rewrite.align import dpo
 from rewrite.align.aligned import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
-from rewrite.align.dpo import train_dpo
+from rewrite.align.dpo import sunk, train_dpo
 from rewrite.align.group_trainers import Grouped
 from rewrite.align.groups import train_groups
 from rewrite.align.pairs import Pair
@@ -306,6 +307,20 @@ def test_the_start_is_kept_where_nothing_beats_it(base: Path, adapter: Path, tmp
     trained = train_dpo(_goal(base, adapter, falling), _leg(tmp_path), PAIRS, DpoSettings())
     assert (trained.facts["kept"], trained.step, trained.best) == ("start", 0, -1.0)
     assert not _moved(trained, adapter)
+
+
+def test_dpo_tells_when_the_chosen_answers_have_sunk(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falling = iter(range(0, -100, -1))
+    goal = _goal(base, adapter, lambda rewrites: {"score": float(next(falling))})
+    monkeypatch.setattr(dpo, "SUNK", -100.0)  # a few steps of a small model sink by little
+    assert train_dpo(goal, _leg(tmp_path), PAIRS, DpoSettings()).facts["kept"] == "start"
+    assert "the chosen answers became less likely too" in capsys.readouterr().err
+    told = [{"loss": 1.0}, *({"rewards/chosen": -value} for value in (0, 0, 1, 1, 2, 2, 3, 5))]
+    assert sunk(told, 0.5) == 8.0  # by the last quarter of what was told
+    assert sunk(told[:4], 0.5) == 2.0
+    assert sunk([{"loss": 1.0}], 0.1) == 0.0
 
 
 def test_a_collapse_stops_the_run_and_stays_over(
