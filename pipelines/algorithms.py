@@ -86,9 +86,12 @@ def _samples(
 
 
 def _dpo(algo: DpoSettings, goal: Goal, leg: Leg, work: Work) -> Trained:
-    """Rounds of sampling, pairing and training; each starts where the one before ended."""
+    """Rounds of sampling, pairing and training; each starts where the one before ended, with queries of its own: those
+    that were learned from tell least of what is left to learn."""
     from rewrite.align.dpo import train_dpo
 
+    if len(goal.queries) < algo.rounds:
+        raise BadInput(f"{len(goal.queries)} queries are too few for {algo.rounds} rounds, each with its own")
     beginning: Task = goal.task
     for number in range(1, algo.rounds + 1):
         here = replace(leg, work=leg.work / f"round-{number}") if algo.rounds > 1 else leg
@@ -98,7 +101,8 @@ def _dpo(algo: DpoSettings, goal: Goal, leg: Leg, work: Work) -> Trained:
             continue
         if algo.rounds > 1:
             say(f"round {number} of {algo.rounds}")
-        pairs = _pairs(algo, goal, here.work, work)
+        share = goal.queries[number - 1 :: algo.rounds]
+        pairs = _pairs(algo, replace(goal, queries=share), here.work, work)
         moved = algo.reference == "frozen" and goal.task is not beginning
         trained = train_dpo(goal, here, pairs, algo, beginning if moved else None)
         if number == algo.rounds or trained.facts["kept"] == "start":

@@ -138,15 +138,27 @@ def test_pairs_of_completed_targets_are_made_of_all_answers_together(
 
 
 def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: dict[str, Any], tmp_path: Path) -> None:
-    asked = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"})
+    asked = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
     assert cli.train(["align", asked, "--device", "cpu"]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert (tmp_path / "run" / "round-1" / "samples" / "samples-0.jsonl").is_file()
-    rounds = len(list((tmp_path / "run").glob("round-*/pairs.jsonl")))
     # A round that gains nothing ends the whole: the next one would begin where this one did.
-    assert rounds == 2 or metrics["kept"] == "start"
+    assert asked_in(tmp_path / "run" / "round-2") or metrics["kept"] == "start"
     assert not list((tmp_path / "run").glob("**/checkpoints"))
     assert open_folder(tmp_path / "run").card.how.startswith("dpo")
+
+    again = tmp_path / "again"  # here the first round has gained something
+    shutil.copytree(tmp_path / "run" / "round-1", again / "round-1")
+    shutil.copytree(tmp_path / "run" / "rewriter", again / "round-1" / "rewriter", dirs_exist_ok=True)
+    asked = align_config(targets, start, again, DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
+    assert cli.train(["align", asked, "--device", "cpu", "--resume"]) == 0
+    first, second = asked_in(tmp_path / "run" / "round-1"), asked_in(again / "round-2")
+    assert (len(first), len(second), len(first | second)) == (3, 3, 6)  # every round has queries of its own
+
+
+def asked_in(folder: Path) -> set[str]:
+    """The queries of a round."""
+    path = folder / "samples" / "samples-0.jsonl"
+    return {json.loads(line)["id"] for line in path.read_text().splitlines()} if path.is_file() else set()
 
 
 @pytest.mark.parametrize(

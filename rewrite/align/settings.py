@@ -85,7 +85,7 @@ class DpoSettings:
     weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
     rounds: int = 1
-    """Sample, pair and train so often, each time from where the last round ended."""
+    """Sample, pair and train so often, each time from where the last round ended and with queries of its own."""
     reference: Literal["fresh", "frozen"] = "fresh"
     """Of later rounds: the policy that the round starts from, or the very first one."""
     pairs: str = ""
