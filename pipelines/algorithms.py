@@ -90,7 +90,7 @@ def _dpo(algo: DpoSettings, goal: Goal, leg: Leg, work: Work) -> Trained:
     that were learned from tell least of what is left to learn."""
     from rewrite.align.dpo import train_dpo
 
-    if len(goal.queries) < algo.rounds:
+    if len(goal.queries) < algo.rounds > 1:
         raise BadInput(f"{len(goal.queries)} queries are too few for {algo.rounds} rounds, each with its own")
     beginning: Task = goal.task
     for number in range(1, algo.rounds + 1):
