@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
 from retrievers.encoder import fingerprint
 from retrievers.kinds import Context
@@ -245,3 +246,10 @@ class _ModelHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has models answer the way they do on a GPU, but each step by itself instead of as a record of one."""
+    for room in ("rewrite.backends.in_process", "rewrite.align.group_trainers", "rewrite.align.ppo"):
+        monkeypatch.setattr(f"{room}.can_record", lambda model: True)
+    monkeypatch.setattr("rewrite.backends.decoding.Decoding._recorded", lambda self: self._advance)

@@ -13,11 +13,16 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 from rewrite.align.aligned import Aligned
 from rewrite.align.query import Query, Reward
 from rewrite.align.shipped import AdapterServer, gone, persistent
+from rewrite.backends.decoding import can_record
+from rewrite.backends.in_process import TransformersBackend
 from rewrite.errors import BackendDown
+from rewrite.settings import Sampling
 from rewrite.sft.ranks import world
 from rewrite.types import Answer
 
 T = TypeVar("T")
+AT_ONCE = 1024
+"""Answers written together where steps are recorded: more take memory and save no time."""
 
 
 class TrlReward:
@@ -67,6 +72,10 @@ class Grouped(Aligned):
             written = persistent(lambda: self._written(arguments[0]), self.writer.url)
             return (written, None) if isinstance(self, GRPOTrainer) else written
         if not how.use_vllm:
+            policy = self.accelerator.unwrap_model(self.model)
+            if world() == 1 and can_record(policy):
+                written = self._decoded(policy, arguments[0])
+                return (written, None) if isinstance(self, GRPOTrainer) else written
             with self.accelerator.autocast():  # around a whole answer: weights are rounded once, not for every token
                 return above._generate_single_turn(*arguments, **settings)
         if how.vllm_mode != "server":
@@ -77,6 +86,14 @@ class Grouped(Aligned):
             raise
         except OSError as error:
             raise gone(str(how.vllm_server_base_url), error) from error
+
+    def _decoded(self, policy: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """By steps that are recorded; what is drawn depends on the seed and the step alone."""
+        how: Any = self.args
+        backend = TransformersBackend.around(policy, self.processing_class, AT_ONCE, bool(how.bf16))
+        seed = how.seed * 1_000_003 + self.state.global_step
+        sampling = Sampling(how.temperature, how.top_p, 1, how.max_completion_length, seed)
+        return [tokens for (tokens,) in backend.write(prompts, sampling)]
 
     def _written(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         assert self.writer is not None

@@ -16,6 +16,8 @@ from transformers import GenerationConfig
 
 from rewrite.align.gae import adapted, advantages, policy_loss, value_loss
 from rewrite.align.settings import PpoSettings
+from rewrite.backends.decoding import Decoding, can_record, half_copy
+from rewrite.settings import Sampling
 
 Tokens = list[list[int]]
 Score = Callable[[Tokens], list[float]]
@@ -144,17 +146,10 @@ class Ppo:
 
     @torch.no_grad()
     def _collect(self, prompts: Tokens, score: Score) -> Batch:
-        settings, model = self.settings, self.model
+        settings = self.settings
         ids, mask = self._padded(prompts)
         width = ids.shape[1]
-        config: Any = GenerationConfig
-        how = config(
-            do_sample=True, temperature=settings.temperature, top_k=0, top_p=1.0,
-            max_new_tokens=settings.most_tokens, eos_token_id=self._ends, pad_token_id=self._pad,
-            remove_invalid_values=True,  # a loss that is no number will tell; here it would end the process on a GPU
-        )  # fmt: skip
-        with self._accelerator.autocast():
-            ids = model.policy.generate(input_ids=ids, attention_mask=mask, generation_config=how)
+        ids = self._answered(ids, mask)
         ended = torch.isin(ids[:, width:], torch.tensor(self._ends, device=ids.device))
         written = ended.cumsum(1) - ended.long() == 0  # up to the first end token, which counts as written
         mask = torch.cat([mask, written.long()], 1)
@@ -174,6 +169,23 @@ class Ppo:
             "value": (values * written).sum().item() / int(written.sum()),
         }
         return Batch(ids, mask, width, written, logps, values, self._whitened(advantage, written), returns, figures)
+
+    def _answered(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Prompts, and what the policy says to them."""
+        settings, policy = self.settings, self.model.policy
+        if can_record(policy):
+            sampling = Sampling(settings.temperature, most_tokens=settings.most_tokens)
+            writer = half_copy(policy) if self._accelerator.mixed_precision == "bf16" else policy
+            return torch.cat([ids, Decoding(writer, ids, mask, sampling, self._ends, self._pad).run(record=True)], 1)
+        config: Any = GenerationConfig
+        how = config(
+            do_sample=True, temperature=settings.temperature, top_k=0, top_p=1.0,
+            max_new_tokens=settings.most_tokens, eos_token_id=self._ends, pad_token_id=self._pad,
+            remove_invalid_values=True,  # a loss that is no number will tell; here it would end the process on a GPU
+        )  # fmt: skip
+        with self._accelerator.autocast():
+            said: Tensor = policy.generate(input_ids=ids, attention_mask=mask, generation_config=how)
+        return said
 
     def _looked_at(self, ids: Tensor, mask: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities, values and the reference's log-probabilities, a minibatch at a time: all at once the

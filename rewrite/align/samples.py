@@ -19,7 +19,7 @@ from rewrite.align.settings import SampleSettings
 from rewrite.errors import Unfit
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
-from rewrite.template import uncut
+from rewrite.template import Template, uncut
 from rewrite.types import Answer
 from rewrite.votes import in_order, voted
 
@@ -49,6 +49,8 @@ class Sample:
     """What the target earns."""
     joined: bool = False
     """Whether the last answer was put together of the others' lines; one of the others may say the same."""
+    target: str = ""
+    """What the data set has for this query."""
 
     @property
     def key(self) -> str:
@@ -105,7 +107,7 @@ def _score(
         if rewrites[0].status != "too-long":
             written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
             written += [Answer(more, 0)] if more else []
-            answers += [*written, Answer(template.none, 0), Answer(template.write(query.example.lines), 0)]
+            answers += [*written, Answer(template.none, 0), Answer(_target(query, template), 0)]
             asked += [query] * (len(written) + 2)
     rewards = reward(asked, answers) if asked else []
     samples, start = [], 0
@@ -122,8 +124,13 @@ def _score(
         readable = tuple(each.status != "unparseable" for each in rewrites) + whole
         finished = tuple(each.finished for each in rewrites) + whole
         texts = tuple(uncut(each.answer, each.finished) for each in rewrites) + (more,) * bool(more)
-        samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more)))
+        target = _target(query, template)
+        samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more), target))
     return samples
+
+
+def _target(query: Query, template: Template) -> str:
+    return template.write(query.example.lines)
 
 
 def read_samples(folder: Path) -> list[Sample]:

@@ -55,6 +55,9 @@ class PairSettings:
     """Take only rejected answers that can be parsed: the format is known, the pairs shall teach retrieval alone."""
     longer: float = 0.0
     """How many times as long as the rejected answer a chosen one may be, and the other way round; 0: any length."""
+    target: bool = False
+    """Count the query's target as one of its answers: it is chosen where the policy has written nothing better. What
+    the policy has never written it cannot learn from its own answers alone."""
     joined: int = 0
     """Pairs more of the answer that was put together (samples.joined) with others as they were drawn, whichever of the
     two is better: so it is chosen where it beats what the policy usually writes, not only where it beats the best."""

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from transformers import GenerationConfig
 from transformers.utils import logging as transformers_logging
 
+from rewrite.backends.decoding import Decoding, can_record, half_copy
 from rewrite.backends.model_folder import (
     adapter_config,
     encode,
@@ -36,7 +37,7 @@ from rewrite.types import Answer, Prompt
 
 
 class TransformersBackend:
-    """Answers by `generate` of transformers."""
+    """Answers by `generate` of transformers; on CUDA by steps that are recorded, where the model allows it."""
 
     tells_too_long = False
 
@@ -57,10 +58,11 @@ class TransformersBackend:
         self._hold(loaded, tokenizer, settings.batch_size)
 
     @classmethod
-    def around(cls, model: Any, tokenizer: Any, batch_size: int) -> Self:
-        """A backend for a model that is loaded already, in the midst of its training perhaps: it stays as it is."""
+    def around(cls, model: Any, tokenizer: Any, batch_size: int, half: bool = False) -> Self:
+        """A backend for a model that is loaded already, in the midst of its training perhaps: it stays as it is.
+        `half`: a copy answers, in half precision."""
         made = cls.__new__(cls)
-        made._hold(model, tokenizer, batch_size)
+        made._hold(half_copy(model) if half else model, tokenizer, batch_size)
         return made
 
     def _hold(self, model: Any, tokenizer: Any, batch_size: int) -> None:
@@ -90,25 +92,31 @@ class TransformersBackend:
         """
         encoded = encode(self._tokenizer, prompts)
         must_fit(encoded, sampling.most_tokens, self.context)
+        return [[self._read(tokens) for tokens in each] for each in self.write(encoded, sampling, show_progress)]
+
+    def write(
+        self, encoded: Sequence[Sequence[int]], sampling: Sampling, show_progress: bool = False
+    ) -> list[list[list[int]]]:
+        """The same in tokens, the one that ends an answer included."""
         # Long prompts first: memory runs out at once or never, and a batch is padded little.
         rows = sorted(range(len(encoded)), key=lambda place: (-len(encoded[place]), place))
         rows = [place for place in rows for _ in range(sampling.answers)]
-        found: list[list[Answer]] = [[] for _ in encoded]
+        found: list[list[list[int]]] = [[] for _ in encoded]
         # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
         bar = tqdm(total=len(rows), unit="answer", desc="answering") if show_progress else None
         with self._turn, _answering(self._model, self._how(sampling)), _seeded(sampling.seed, self._model.device):
             for start in range(0, len(rows), self._batch_size):
                 batch = rows[start : start + self._batch_size]
-                written = self._written([encoded[place] for place in batch])
+                written = self._written([encoded[place] for place in batch], sampling)
                 for place, tokens in zip(batch, written, strict=True):
-                    found[place].append(self._read(tokens))
+                    found[place].append(self._to_end(tokens))
                 if bar is not None:
                     bar.update(len(batch))
         if bar is not None:
             bar.close()
         return found
 
-    def _written(self, encoded: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _written(self, encoded: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
         """The tokens that the model adds to each prompt, end token and padding included."""
         width = max(map(len, encoded))
         tokens = torch.full((len(encoded), width), self._pad)
@@ -116,12 +124,16 @@ class TransformersBackend:
         for row, some in enumerate(encoded):
             tokens[row, width - len(some) :] = torch.tensor(some)
             mask[row, width - len(some) :] = 1
-        device = self._model.device
+        tokens, mask = tokens.to(self._model.device), mask.to(self._model.device)
         try:
-            output = self._model.generate(input_ids=tokens.to(device), attention_mask=mask.to(device))
+            if can_record(self._model):
+                with torch.no_grad():
+                    answers = Decoding(self._model, tokens, mask, sampling, self._ends, self._pad).run(record=True)
+            else:
+                answers = self._model.generate(input_ids=tokens, attention_mask=mask)[:, width:]
         except torch.OutOfMemoryError as error:
             raise Unfit(f"no memory for {len(encoded)} answers at a time; set a smaller batch_size") from error
-        added: list[list[int]] = output[:, width:].tolist()
+        added: list[list[int]] = answers.tolist()
         return added
 
     def _how(self, sampling: Sampling) -> Any:
@@ -137,11 +149,15 @@ class TransformersBackend:
             use_cache=True,
         )
 
-    def _read(self, tokens: Sequence[int]) -> Answer:
+    def _to_end(self, tokens: list[int]) -> list[int]:
         """Up to the first end token, which counts as written; padding comes after it, even where both are one token."""
         end = next((place for place, token in enumerate(tokens) if token in self._ends), None)
-        text: str = self._tokenizer.decode(tokens[:end], skip_special_tokens=True)
-        return Answer(text, len(tokens) if end is None else end + 1, end is not None)
+        return tokens if end is None else tokens[: end + 1]
+
+    def _read(self, tokens: Sequence[int]) -> Answer:
+        ended = bool(tokens) and tokens[-1] in self._ends
+        text: str = self._tokenizer.decode(tokens[:-1] if ended else tokens, skip_special_tokens=True)
+        return Answer(text, len(tokens), ended)
 
 
 @contextmanager

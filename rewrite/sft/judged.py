@@ -52,12 +52,11 @@ class Task:
 
 
 def rewritten(task: Task, model: Any, tokenizer: Any, progress: bool) -> list[Rewrite]:
-    """What a model now writes for the dev examples; a GPU that can computes it in half precision, as in training."""
-    backend = TransformersBackend.around(model, tokenizer, task.eval_batch)
-    rewriter = Rewriter(task.template, backend, Sampling(most_tokens=task.answer_tokens))
+    """What a model now writes for the dev examples; a GPU that can does it in half precision, as it will be served."""
     half = model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-        return rewriter.rewrite([example.ask for example in task.dev], progress)
+    backend = TransformersBackend.around(model, tokenizer, task.eval_batch, half)
+    rewriter = Rewriter(task.template, backend, Sampling(most_tokens=task.answer_tokens))
+    return rewriter.rewrite([example.ask for example in task.dev], progress)
 
 
 def judged_figures(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from doubles import recordable
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -54,6 +55,7 @@ SETTINGS = AlignTraining(
     report_to=(),
 )  # fmt: skip
 """With 8 pairs 4 steps, the evaluations after 2 and 4."""
+PPO = PpoSettings(most_tokens=5, minibatch=2)
 ROLLOUTS = {"answers": 2, "most_tokens": 5}
 
 
@@ -232,6 +234,21 @@ def test_groups_of_answers_move_the_policy(
     assert 0 <= trained.facts["reward_share"] <= 1
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert any("reward" in row and "kl" in row for row in rows)
+
+
+@pytest.mark.parametrize("algo", [GrpoSettings(**ROLLOUTS), RlooSettings(**ROLLOUTS), PPO], ids=lambda algo: algo.kind)  # type: ignore[arg-type]
+def test_answers_by_recorded_steps_move_the_policy(
+    base: Path,
+    adapter: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algo: GrpoSettings | RlooSettings | PpoSettings,
+) -> None:
+    """As on a GPU, but for the record."""
+    recordable(monkeypatch)
+    goal, leg = _goal(base, adapter), _leg(tmp_path, batch_size=4)
+    train = train_ppo(goal, leg, algo) if isinstance(algo, PpoSettings) else train_groups(goal, leg, algo)
+    assert _moved(train, adapter)
 
 
 def test_answers_for_several_steps_are_written_together(

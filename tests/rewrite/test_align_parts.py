@@ -115,6 +115,18 @@ def test_pairs_are_the_best_with_the_worst() -> None:
     assert pairs_of(sample, PairSettings(longer=1.5)) == []
 
 
+def test_the_target_is_an_answer_too_where_it_is_asked_for() -> None:
+    sample = replace(_sample([0.2, 0.9, 0.5, 0.0]), target="- as written\n")
+    found = pairs_of(sample, PairSettings(most=5, target=True))
+    assert [pair.rewards for pair in found] == [(1.0, 0.0), (0.9, 0.2)]
+    assert found[0].chosen == "- as written"
+    worse = pairs_of(replace(sample, oracle=0.1), PairSettings(most=5, target=True))
+    assert [pair.rewards for pair in worse] == [(0.9, 0.0), (0.5, 0.1)]
+    assert worse[1].rejected == "- as written"
+    said = replace(sample, target=sample.answers[0])  # by the policy itself: what it earned counts once
+    assert pairs_of(said, PairSettings(most=5, target=True)) == pairs_of(sample, PairSettings(most=5))
+
+
 def test_what_cannot_be_parsed_is_never_chosen_and_rejected_unless_told_otherwise() -> None:
     sample = _sample([0.9, 0.6, 0.0], [False, True, False])
     assert [pair.rewards for pair in pairs_of(sample, PairSettings())] == [(0.6, 0.0)]

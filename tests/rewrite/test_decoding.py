@@ -1,0 +1,168 @@
+"""Recorded steps, as far as a machine without a GPU can tell: the same answers, fair draws, and every trainer's way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from doubles import recordable
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from rewrite.backends import decoding
+from rewrite.backends.decoding import Decoding, can_record, choose, half_copy
+from rewrite.backends.in_process import TransformersBackend
+from rewrite.settings import Sampling, TransformersSettings
+from rewrite.types import Prompt
+
+PROMPTS: list[Prompt] = [
+    [{"role": "user", "content": said}] for said in ("hi", "what is the weather in Athens?", "天气预报", "x" * 90, "")
+]
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def answers(model: Path, sampling: Sampling, adapter: Path | None = None, device: str = "cpu") -> list[Any]:
+    backend = TransformersBackend(TransformersSettings(batch_size=16, dtype="float32"), model, adapter, device)
+    return backend.generate(PROMPTS, sampling)
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "adapter"])
+def test_the_same_answers_as_by_generate(
+    tiny_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapted: bool
+) -> None:
+    adapter = tmp_path if adapted else None
+    if adapted:
+        config = LoraConfig(r=4, lora_alpha=64, target_modules="all-linear", init_lora_weights=False)
+        get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_lm), config).save_pretrained(tmp_path)
+    greedy = Sampling(most_tokens=40)
+    want = answers(tiny_lm, greedy, adapter)
+    recordable(monkeypatch)
+    monkeypatch.setattr(decoding, "LOOK", 1)  # leaves out at once what has ended
+    left_out: list[int] = []
+    plain = Decoding._leave_out
+
+    def leave_out(self: Decoding) -> None:
+        plain(self)
+        left_out.append(len(self._rows))
+
+    monkeypatch.setattr(Decoding, "_leave_out", leave_out)
+    assert answers(tiny_lm, greedy, adapter) == want
+    ends = sorted({answer.tokens for (answer,) in want})
+    assert bool(left_out) == (len(ends) > 1), (ends, left_out)
+
+
+def test_answers_that_have_ended_are_left_out(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An untrained model never ends of itself, so that every token it likes ends an answer."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_lm, dtype=torch.float32).eval()
+    prompts = torch.randint(10, 100, (12, 6), generator=torch.Generator().manual_seed(3))
+    mask = torch.ones_like(prompts)
+    mask[::3, :2] = 0
+    with torch.no_grad():
+        free = Decoding(model, prompts, mask, Sampling(most_tokens=30), (), 0).run(record=False)
+        ends = free[:, 4:24:5].flatten().unique().tolist()[::2]
+        monkeypatch.setattr(decoding, "LOOK", 3)
+        cut = Decoding(model, prompts, mask, Sampling(most_tokens=30), ends, 0)
+        rows = cut.run(record=False)
+    assert len(cut._rows) <= 6
+    for whole, row in zip(free.tolist(), rows.tolist(), strict=True):
+        end = next((place for place, token in enumerate(whole) if token in ends), 29)
+        assert row == whole[: end + 1] + [0] * (29 - end)
+
+
+def test_heads_that_share_keys_read_them_together(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answers, without a copy of the cache for each head; afterwards the model attends as before."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_lm, dtype=torch.float32).eval()
+    assert model.config.num_attention_heads > model.config.num_key_value_heads
+    prompts = torch.randint(10, 100, (5, 7), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(prompts)
+    mask[1, :3] = mask[4, :6] = 0
+
+    def said() -> list[list[int]]:
+        with torch.no_grad():
+            writing = Decoding(model, prompts, mask, Sampling(most_tokens=20), (), 0)
+            rows: list[list[int]] = writing.run(record=False).tolist()
+        return rows
+
+    shapes: list[tuple[int, ...]] = []
+    asked = decoding.scaled_dot_product_attention
+
+    def watched(query: Any, key: Any, *rest: Any, **more: Any) -> Any:
+        shapes.append((*query.shape[1:3], key.shape[1]))
+        return asked(query, key, *rest, **more)
+
+    monkeypatch.setattr(decoding, "scaled_dot_product_attention", watched)
+    together = said()
+    assert set(shapes) == {(2, 2, 2)}  # two groups of two heads ask two sets of keys
+    assert model.config._attn_implementation == "sdpa"
+    assert len(shapes) == 2 * 19
+    how = GenerationConfig(max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0)  # type: ignore[no-untyped-call]
+    plain = model.generate(input_ids=prompts, attention_mask=mask, generation_config=how)
+    assert together == plain[:, 7:].tolist()
+
+
+def test_draws_are_fair() -> None:
+    torch.manual_seed(0)
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(100_000, 1)
+
+    def shares(sampling: Sampling) -> list[float]:
+        return [float(count) / 100_000 for count in torch.bincount(choose(logits, sampling), minlength=4)]
+
+    assert shares(Sampling()) == [1, 0, 0, 0]
+    assert shares(Sampling(temperature=1.0)) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.01)
+    assert shares(Sampling(temperature=1.0, top_p=0.75)) == pytest.approx([0.625, 0.375, 0, 0], abs=0.01)
+    squared = torch.tensor([0.5, 0.3, 0.15, 0.05]).square()
+    assert shares(Sampling(temperature=0.5)) == pytest.approx((squared / squared.sum()).tolist(), abs=0.01)
+
+
+def test_a_copy_in_half_precision_leaves_the_model_alone(tiny_lm: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_lm, dtype=torch.float32)
+    model(input_ids=torch.tensor([[5, 6]])).logits.sum().backward()
+    copy = half_copy(model)
+    assert {weight.dtype for weight in copy.parameters()} == {torch.bfloat16}
+    assert all(weight.grad is None and not weight.requires_grad for weight in copy.parameters())
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert all(weight.requires_grad and weight.grad is not None for weight in model.parameters())
+    with torch.no_grad():
+        next(iter(copy.parameters())).zero_()
+        told = copy(input_ids=torch.tensor([[5, 6]])).logits
+    assert told.dtype == torch.bfloat16
+    assert next(iter(model.parameters())).abs().sum() > 0
+
+
+def test_a_copy_is_free_of_the_mixed_precision_of_training(tiny_lm: Path) -> None:
+    """Accelerate puts its own `forward` before the model's: keys and values would not be of one precision."""
+    plain = AutoModelForCausalLM.from_pretrained(tiny_lm, dtype=torch.float32)
+    trained = AutoModelForCausalLM.from_pretrained(tiny_lm, dtype=torch.float32)
+    trained.forward = torch.autocast("cpu", dtype=torch.bfloat16)(trained.forward)  # as accelerate does
+    prompts = torch.tensor([[5, 6, 7], [8, 9, 10]])
+
+    def said(some: Any) -> list[list[int]]:
+        mask = torch.ones_like(prompts)
+        with torch.no_grad():
+            rows: list[list[int]] = Decoding(some, prompts, mask, Sampling(most_tokens=8), (), 0).run(False).tolist()
+        return rows
+
+    with pytest.raises(RuntimeError, match="same dtype"):
+        said(trained)
+    assert said(half_copy(trained)) == said(half_copy(plain))
+    assert "forward" in vars(trained)
+
+
+def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_lm)
+    assert not can_record(model)
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))
+    assert can_record(model)
+    model.set_attn_implementation("eager")  # would add the mask as a number
+    assert not can_record(model)
+
+
+@cuda
+def test_a_record_says_what_the_steps_say(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = answers(tiny_lm, Sampling(most_tokens=40), device="cuda")
+    drawn = answers(tiny_lm, Sampling(temperature=1.0, most_tokens=40, seed=3), device="cuda")
+    assert drawn == answers(tiny_lm, Sampling(temperature=1.0, most_tokens=40, seed=3), device="cuda")
+    monkeypatch.setattr(Decoding, "_recorded", lambda self: self._advance)
+    assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
