@@ -30,8 +30,8 @@ NAMES = ["sft", *ALGORITHMS]
 
 
 def _told(text: str) -> str:
-    """The end of what the processes said, without the launcher's own lament."""
-    return text.partition("torch.distributed.elastic")[0][-6000:]
+    """The end of what the processes said, without most of the launcher's own lament."""
+    return "\n".join(line for line in text.split("\n") if "distributed/elastic" not in line)[-8000:]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,13 @@ def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
         ["pairs", write(place / "pairs.yaml", drawing | {"reward": {"terms": {"recall@5": 1.0, "length": 0.5}}})]
     )
     words = [sys.executable, *LAUNCH, str(ROOT / "tests" / "launched.py"), str(place / "notes"), json.dumps(runs)]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
-    )
+    for _ in range(2):
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+        )
+        # The launcher looks for a free port and lets it go before a process takes it: another test may be faster.
+        if done.returncode == 0 or "address already in use" not in done.stderr.lower():
+            break
     assert done.returncode == 0, _told(done.stderr)
     return [json.loads((place / "notes" / f"{rank}.json").read_text()) for rank in (0, 1)]
 
