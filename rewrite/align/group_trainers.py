@@ -15,7 +15,7 @@ from rewrite.align.query import Query, Reward
 from rewrite.align.shipped import AdapterServer, gone, persistent
 from rewrite.backends.decoding import can_record
 from rewrite.backends.in_process import TransformersBackend
-from rewrite.errors import BackendDown
+from rewrite.errors import BackendDown, Unfit
 from rewrite.settings import Sampling
 from rewrite.sft.ranks import world
 from rewrite.types import Answer
@@ -88,12 +88,18 @@ class Grouped(Aligned):
             raise gone(str(how.vllm_server_base_url), error) from error
 
     def _decoded(self, policy: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """By steps that are recorded; what is drawn depends on the seed and the step alone."""
+        """By steps that are recorded, drawn by the seed and the step."""
         how: Any = self.args
         backend = TransformersBackend.around(policy, self.processing_class, AT_ONCE, bool(how.bf16))
         seed = how.seed * 1_000_003 + self.state.global_step
         sampling = Sampling(how.temperature, how.top_p, 1, how.max_completion_length, seed)
-        return [tokens for (tokens,) in backend.write(prompts, sampling)]
+        try:
+            return [tokens for (tokens,) in backend.write(prompts, sampling)]
+        except Unfit as error:
+            raise Unfit(
+                f"no memory to write {min(AT_ONCE, len(prompts))} answers at a time; set a smaller algo.most_tokens, "
+                "or training.batch_size, accumulate and algo.steps whose product is smaller"
+            ) from error
 
     def _written(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         assert self.writer is not None

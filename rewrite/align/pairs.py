@@ -46,6 +46,8 @@ def pairs_of(sample: Sample, settings: PairSettings) -> list[Pair]:
     known: dict[str, tuple[float, bool]] = {}
     for answer, reward, readable in zip(own.answers, own.rewards, own.readable, strict=True):
         known.setdefault(answer.strip(), (reward, readable))
+    if settings.target and not sample.target and sample.answers:
+        raise Unfit("these answers were drawn before targets stood beside them; draw them again in another output")
     if settings.target and sample.target:
         known.setdefault(sample.target.strip(), (sample.oracle, True))
     order = sorted(known, key=lambda answer: (-known[answer][0], len(answer), answer))

@@ -1,6 +1,7 @@
 """PPO on tokens: a policy and its critic, a frozen reference, a reward at the end of every answer.
 
-Random numbers come from the step's seed and nothing else, so that a step can be done again.
+Random numbers come from the step's seed and nothing else, so that a step can be done again, on a GPU as far as its
+arithmetic is the same each time.
 """
 
 from __future__ import annotations
@@ -176,7 +177,10 @@ class Ppo:
         if can_record(policy):
             sampling = Sampling(settings.temperature, most_tokens=settings.most_tokens)
             writer = half_copy(policy) if self._accelerator.mixed_precision == "bf16" else policy
-            return torch.cat([ids, Decoding(writer, ids, mask, sampling, self._ends, self._pad).run(record=True)], 1)
+            said = Decoding(writer, ids, mask, sampling, self._ends, self._pad).run(record=True)
+            ended = torch.isin(said, torch.tensor(self._ends, device=said.device)).cumsum(1) > 0
+            longest = int((~ended).sum(1).max()) + 1  # as far as one is written, its end included
+            return torch.cat([ids, said[:, :longest]], 1)
         config: Any = GenerationConfig
         how = config(
             do_sample=True, temperature=settings.temperature, top_k=0, top_p=1.0,
@@ -184,8 +188,8 @@ class Ppo:
             remove_invalid_values=True,  # a loss that is no number will tell; here it would end the process on a GPU
         )  # fmt: skip
         with self._accelerator.autocast():
-            said: Tensor = policy.generate(input_ids=ids, attention_mask=mask, generation_config=how)
-        return said
+            whole: Tensor = policy.generate(input_ids=ids, attention_mask=mask, generation_config=how)
+        return whole
 
     def _looked_at(self, ids: Tensor, mask: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities, values and the reference's log-probabilities, a minibatch at a time: all at once the

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from threading import Lock
 from typing import Any
 
 import torch
@@ -30,13 +31,18 @@ WARM = 2
 EVEN = 64
 """Places of the cache come in multiples of this: fast attention wants its mask so."""
 
+ONE_AT_A_TIME = Lock()
+"""A process records one step at a time."""
 TOGETHER = "heads-together"
 """The name by which transformers knows `attend`."""
 
 
 def can_record(model: Any) -> bool:
-    """True for a model on a CUDA device whose layers all attend to all that came before, by PyTorch's attention."""
+    """True for a model on a CUDA device whose layers all attend to all that came before, by PyTorch's attention: not
+    one that accelerate has compute in mixed precision, nor one that tells places by its mask (ALiBi)."""
     if model.device.type != "cuda" or model.config._attn_implementation != "sdpa":
+        return False
+    if "forward" in vars(model) or getattr(model.config, "alibi", False):
         return False
     cache = StaticCache(config=model.config, max_cache_len=1)
     return all(type(layer) is StaticLayer for layer in cache.layers)
@@ -50,7 +56,8 @@ def half_copy(model: Any) -> Any:
     }
     copy = deepcopy(model, halves)
     for module in copy.modules():
-        module.__dict__.pop("forward", None)  # accelerate's, which computes in mixed precision
+        for name in ("forward", "_original_forward"):  # accelerate's: mixed precision, and a ring that keeps the copy
+            module.__dict__.pop(name, None)
     return copy
 
 
@@ -143,12 +150,14 @@ class Decoding:
         device somewhere cannot be recorded: it goes on step by step."""
         graph: Any = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
+        here = torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with ONE_AT_A_TIME, torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._advance()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            torch.cuda.set_stream(here)  # a record that fails does not come back from its own
             warnings.warn(f"answers are written slowly: this model's step cannot be recorded ({error})", stacklevel=2)
             return self._advance
         play: Callable[[], None] = graph.replay

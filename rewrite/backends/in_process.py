@@ -86,7 +86,8 @@ class TransformersBackend:
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
     ) -> list[list[Answer]]:
-        """Answers in the prompts' order. The same seed, prompts and batch size give the same answers.
+        """Answers in the prompts' order. The same seed, prompts and batch size give the same answers, on a GPU as far
+        as its arithmetic is the same each time.
 
         A model in training is in training again afterwards, and the caller's random numbers go on as if nothing was.
         """

@@ -123,6 +123,8 @@ def test_the_target_is_an_answer_too_where_it_is_asked_for() -> None:
     worse = pairs_of(replace(sample, oracle=0.1), PairSettings(most=5, target=True))
     assert [pair.rewards for pair in worse] == [(0.9, 0.0), (0.5, 0.1)]
     assert worse[1].rejected == "- as written"
+    with pytest.raises(Unfit, match="drawn before targets stood beside them"):
+        pairs_of(replace(sample, target=""), PairSettings(target=True))
     said = replace(sample, target=sample.answers[0])  # by the policy itself: what it earned counts once
     assert pairs_of(said, PairSettings(most=5, target=True)) == pairs_of(sample, PairSettings(most=5))
 

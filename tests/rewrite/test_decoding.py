@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from doubles import recordable
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from rewrite.backends import decoding
+from rewrite.backends import decoding, in_process
 from rewrite.backends.decoding import Decoding, can_record, choose, half_copy
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.settings import Sampling, TransformersSettings
@@ -148,6 +150,9 @@ def test_a_copy_is_free_of_the_mixed_precision_of_training(tiny_lm: Path) -> Non
         said(trained)
     assert said(half_copy(trained)) == said(half_copy(plain))
     assert "forward" in vars(trained)
+    trained._original_forward = trained.forward  # accelerate's too: with it the copy would refer to itself
+    gone = weakref.ref(half_copy(trained))
+    assert gone() is None
 
 
 def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +160,24 @@ def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monke
     assert not can_record(model)
     monkeypatch.setattr(type(model), "device", torch.device("cuda"))
     assert can_record(model)
+    model.config.alibi = True  # tells places by a mask of its own
+    assert not can_record(model)
+    model.config.alibi = False
+    model.forward = torch.autocast("cuda", dtype=torch.float16)(model.forward)  # keys and values of two precisions
+    assert not can_record(model)
+    assert can_record(half_copy(model))
+    del model.forward
     model.set_attn_implementation("eager")  # would add the mask as a number
     assert not can_record(model)
 
 
 @cuda
 def test_a_record_says_what_the_steps_say(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings.simplefilter("error")
     want = answers(tiny_lm, Sampling(most_tokens=40), device="cuda")
     drawn = answers(tiny_lm, Sampling(temperature=1.0, most_tokens=40, seed=3), device="cuda")
     assert drawn == answers(tiny_lm, Sampling(temperature=1.0, most_tokens=40, seed=3), device="cuda")
     monkeypatch.setattr(Decoding, "_recorded", lambda self: self._advance)
+    assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
+    monkeypatch.setattr(in_process, "can_record", lambda model: False)  # by generate
     assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
