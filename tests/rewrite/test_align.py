@@ -247,21 +247,20 @@ def test_answers_by_recorded_steps_move_the_policy(
 ) -> None:
     """As on a GPU, but for the record."""
     recordable(monkeypatch)
-    written: list[tuple[int, int]] = []
+    drawn: list[str] = []
     run = Decoding.run
 
     def watched(self: Decoding, record: bool) -> torch.Tensor:
         found = run(self, record)
-        written.append((self._sampling.seed, int(found.sum())))
+        if self._sampling.temperature > 0:
+            drawn.append(str(found.tolist()))
         return found
 
     monkeypatch.setattr(Decoding, "run", watched)
     goal, leg = _goal(base, adapter), _leg(tmp_path, batch_size=4)
     train = train_ppo(goal, leg, algo) if isinstance(algo, PpoSettings) else train_groups(goal, leg, algo)
     assert _moved(train, adapter)
-    assert len(written) > 1
-    drawn = written if isinstance(algo, PpoSettings) else [each for each in written if each[0]]
-    assert len(set(drawn)) == len(drawn), drawn  # no two steps say the same
+    assert len(set(drawn)) == len(drawn) > 0  # no two steps draw the same
 
 
 def test_answers_for_several_steps_are_written_together(
