@@ -251,5 +251,5 @@ class _ModelHandler(BaseHTTPRequestHandler):
 def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has models answer the way they do on a GPU, but each step by itself instead of as a record of one."""
     for room in ("rewrite.backends.in_process", "rewrite.align.group_trainers", "rewrite.align.ppo"):
-        monkeypatch.setattr(f"{room}.can_record", lambda model: True)
+        monkeypatch.setattr(f"{room}.can_record", lambda model, copied=False: True)
     monkeypatch.setattr("rewrite.backends.decoding.Decoding._recorded", lambda self: self._advance)

@@ -73,7 +73,7 @@ class Grouped(Aligned):
             return (written, None) if isinstance(self, GRPOTrainer) else written
         if not how.use_vllm:
             policy = self.accelerator.unwrap_model(self.model)
-            if world() == 1 and can_record(policy):
+            if world() == 1 and can_record(policy, copied=bool(how.bf16)):
                 written = self._decoded(policy, arguments[0])
                 return (written, None) if isinstance(self, GRPOTrainer) else written
             with self.accelerator.autocast():  # around a whole answer: weights are rounded once, not for every token

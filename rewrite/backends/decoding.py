@@ -37,12 +37,13 @@ TOGETHER = "heads-together"
 """The name by which transformers knows `attend`."""
 
 
-def can_record(model: Any) -> bool:
+def can_record(model: Any, copied: bool = False) -> bool:
     """True for a model on a CUDA device whose layers all attend to all that came before, by PyTorch's attention: not
-    one that accelerate has compute in mixed precision, nor one that tells places by its mask (ALiBi)."""
+    one that accelerate has compute in mixed precision, unless it will be `copied` (`half_copy`), nor one that tells
+    places by its mask (ALiBi)."""
     if model.device.type != "cuda" or model.config._attn_implementation != "sdpa":
         return False
-    if "forward" in vars(model) or getattr(model.config, "alibi", False):
+    if ("forward" in vars(model) and not copied) or getattr(model.config, "alibi", False):
         return False
     cache = StaticCache(config=model.config, max_cache_len=1)
     return all(type(layer) is StaticLayer for layer in cache.layers)

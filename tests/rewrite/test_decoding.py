@@ -156,6 +156,7 @@ def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monke
     model.config.alibi = False
     model.forward = torch.autocast("cuda", dtype=torch.float16)(model.forward)  # keys and values of two precisions
     assert not can_record(model)
+    assert can_record(model, copied=True)
     assert can_record(half_copy(model))
     del model.forward
     model.set_attn_implementation("eager")  # would add the mask as a number
