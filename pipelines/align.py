@@ -127,7 +127,7 @@ def _seen(lessons: Lessons) -> set[tuple[str, str]]:
 
 def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chosen: Tried | None) -> Card:
     """What the aligned rewriter says of itself."""
-    best: dict[str, float] = next(row for row in trained.history if row["step"] == trained.step)
+    best: dict[str, float] = [row for row in trained.history if row["step"] == trained.step][-1]
     splits = [each.split for each in config.data]
     return Card(
         base=start.base,

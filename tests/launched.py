@@ -55,9 +55,9 @@ def main() -> int:
         weights[now] = _digest(trained)
         return trained
 
-    def kept(task: Any, settings: Any, trained: Trained, *words: Any) -> Trained:
+    def kept(goal: Any, settings: Any, trained: Trained, *words: Any) -> Trained:
         weights[now] = _digest(trained)  # what was trained, even where the start is kept
-        return keep(task, settings, trained, *words)
+        return keep(goal, settings, trained, *words)
 
     ToolReward.__call__ = counted  # type: ignore[method-assign]
     fine_tuning.train, aligned.kept, ppo_run.kept = tuned, kept, kept  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import Any
 from peft import get_peft_model
 from transformers import Trainer
 
+from rewrite.align.blends import blended
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.query import Query, Reward
 from rewrite.align.settings import AlignTraining, Limits
@@ -72,19 +73,21 @@ def align(goal: Goal, leg: Leg, run: Run, trainer: Aligned, watch: CollapseWatch
     run.go(trainer, over=bool(over))
     tokenizer = trainer.processing_class
     done = run.trained(trainer, tokenizer, facts)
-    return kept(goal.task, leg.settings, done, watch.start, over or watch.reason)
+    return kept(goal, leg.settings, done, watch.start, over or watch.reason)
 
 
-def kept(task: Task, settings: AlignTraining, trained: Trained, start: Mapping[str, float], collapse: str) -> Trained:
-    """The better one of the best checkpoint and the start, and what there is to say of it."""
+def kept(goal: Goal, settings: AlignTraining, trained: Trained, start: Mapping[str, float], collapse: str) -> Trained:
+    """The best one of the best checkpoint, its blends and the start, and what there is to say of it."""
+    task = goal.task
     before = start[f"eval_{task.metric}"]
-    facts = trained.facts | {"collapse": collapse, "start": dict(start), "kept": "best"}
-    history = [{**start, "step": 0}, *trained.history]
     if collapse:
         say(f"stopped: {collapse}; the best model so far is kept")
     model = trained.model
     if hasattr(model, "peft_config") and "ref" in model.peft_config:
         model.delete_adapter("ref")  # the reference has served
+    trained = blended(task, goal.limits, settings.blends, trained, start)
+    facts = trained.facts | {"collapse": collapse, "start": dict(start), "kept": "best"}
+    history = [{**start, "step": 0}, *trained.history]
     if trained.best > before:
         return replace(trained, facts=facts, history=history)
     say(f"no checkpoint beats the start on dev ({task.metric} {before:.3f}): the start is kept")

@@ -56,4 +56,4 @@ def train_best_of_n(goal: Goal, leg: Leg, examples: Sequence[Example]) -> Traine
     task = replace(goal.task, train=list(examples))
     watch = CollapseWatch(goal.limits)
     trained = train(task, leg.settings, leg.work, leg.resume, leg.progress, leg.cuda, watch)
-    return kept(task, leg.settings, trained, watch.start, watch.reason)
+    return kept(goal, leg.settings, trained, watch.start, watch.reason)

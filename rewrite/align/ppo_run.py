@@ -112,7 +112,7 @@ class _Loop:
             self._ppo.model.policy, self._tokenizer, best, int(state.best_global_step or 0),
             [row for row in state.log_history if self._metric in row], self._facts(), self._run.written,
         )  # fmt: skip
-        done = kept(goal.task, settings, trained, self._watch.start, over)
+        done = kept(goal, settings, trained, self._watch.start, over)
         return with_reward_time(done, self._reward_seconds, self._run)
 
     def _step(self) -> None:

@@ -232,6 +232,14 @@ class AlignTraining(SftSettings):
     learning_rate: float = 1e-5
     evaluations: int = 8
     patience: int = 4
+    blends: tuple[float, ...] = ()
+    """Shares of the way from the start to the best checkpoint that dev is asked about beside the whole of it; the best
+    one is kept. For alignment that gains words and loses what was known: docs/experiments.md."""
+
+    def __post_init__(self) -> None:
+        SftSettings.__post_init__(self)  # not super(): slots make this class anew
+        if any(not 0 < share < 1 for share in self.blends):
+            raise Unfit("a blend is a share of the way from the start, between 0 and 1", "blends")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,28 +59,38 @@ def rewritten(task: Task, model: Any, tokenizer: Any, progress: bool) -> list[Re
     return rewriter.rewrite([example.ask for example in task.dev], progress)
 
 
+def looked_at(task: Task, model: Any, tokenizer: Any, progress: bool) -> tuple[list[Rewrite], dict[str, float]]:
+    """What a model now writes for the dev examples, what retrieval says of it, and how it writes."""
+    rewrites = rewritten(task, model, tokenizer, progress)
+    return rewrites, {
+        **task.judge(rewrites),
+        "parsed": sum(each.status in ("rewritten", "none") for each in rewrites) / len(rewrites),
+        "lines": sum(len(each.lines) for each in rewrites) / len(rewrites),
+        "tokens": sum(each.tokens for each in rewrites) / len(rewrites),
+        "distinct": len({each.answer for each in rewrites}) / len(rewrites),
+    }
+
+
+def heard(figures: Mapping[str, float]) -> dict[str, float]:
+    """The first process' figures in all of them, under the library's names."""
+    found = [dict(figures)]
+    if torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(found)
+    return {f"eval_{name}": value for name, value in found[0].items()}
+
+
 def judged_figures(
     task: Task, model: Any, tokenizer: Any, recorder: Recorder | None, step: int, progress: bool
 ) -> dict[str, float]:
     """What retrieval says of a model, and how it writes; the judge is asked in the first process, all hear it."""
-    found: list[dict[str, float] | None] = [None]
+    figures = dict[str, float]()
     if first():
-        rewrites = rewritten(task, model, tokenizer, progress)
-        figures = {
-            **task.judge(rewrites),
-            "parsed": sum(each.status in ("rewritten", "none") for each in rewrites) / len(rewrites),
-            "lines": sum(len(each.lines) for each in rewrites) / len(rewrites),
-            "tokens": sum(each.tokens for each in rewrites) / len(rewrites),
-            "distinct": len({each.answer for each in rewrites}) / len(rewrites),
-        }
+        rewrites, figures = looked_at(task, model, tokenizer, progress)
         if recorder is not None:
             recorder.written[step] = rewrites
             shown = [(task.dev[place], rewrites[place]) for place in task.shown]
             recorder.samples(step, figures, [e for e, _ in shown], [r for _, r in shown])
-        found = [figures]
-    if torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(found)
-    return {f"eval_{name}": value for name, value in (found[0] or {}).items()}
+    return heard(figures)
 
 
 def start_figures(work: Path, metric: str) -> dict[str, float]:

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from rewrite.align import dpo
 from rewrite.align.aligned import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
+from rewrite.align.blends import blended
 from rewrite.align.dpo import sunk, train_dpo
 from rewrite.align.group_trainers import Grouped
 from rewrite.align.groups import train_groups
@@ -36,11 +37,12 @@ from rewrite.align.settings import (
 )
 from rewrite.align.shipped import persistent
 from rewrite.backends.decoding import Decoding
+from rewrite.backends.model_folder import load_tokenizer
 from rewrite.errors import BackendDown, Interrupted, Unfit
 from rewrite.settings import LoraSettings
 from rewrite.sft.examples import Example
 from rewrite.sft.judged import Task
-from rewrite.sft.running import Trained
+from rewrite.sft.running import Trained, load_policy
 from rewrite.template import Template
 from rewrite.types import Answer, Rewrite
 
@@ -336,6 +338,51 @@ def test_the_start_is_kept_where_nothing_beats_it(base: Path, adapter: Path, tmp
     trained = train_dpo(_goal(base, adapter, falling), _leg(tmp_path), PAIRS, DpoSettings())
     assert (trained.facts["kept"], trained.step, trained.best) == ("start", 0, -1.0)
     assert not _moved(trained, adapter)
+
+
+@pytest.mark.parametrize(("method", "goes_on"), [("full", False), ("lora", False), ("lora", True)])
+def test_dev_chooses_how_much_of_the_way_is_kept(
+    base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, goes_on: bool
+) -> None:
+    held = adapter if goes_on else None
+
+    def run(name: str, scores: Sequence[float], *blends: float) -> Trained:
+        told = iter(scores)
+        goal = _goal(base, held, lambda rewrites: {"score": next(told)})
+        return train_dpo(goal, _leg(tmp_path / name, method=method, blends=blends), PAIRS, DpoSettings())
+
+    end, kept = run("end", (0, 1, 2)), run("kept", (0, 1, 2, 2, 4, 3), 0.25, 0.5, 0.75)
+    assert kept.facts["blends"] == {"1": 2, "0.75": 2, "0.5": 4, "0.25": 3}
+    assert (kept.facts["blend"], kept.best, kept.step, kept.facts["kept"]) == (0.5, 4, 4, "best")
+    assert kept.history[-1]["eval_score"] == 4
+    assert "dev with 50% of the way from the start: score 4.000" in capsys.readouterr().err
+    with torch.no_grad():
+        texts = torch.arange(3, 9)[None]
+        start = load_policy(base, held)(texts).logits
+        assert not torch.allclose(start, end.model(texts).logits, atol=1e-3)
+    ended, half = dict(end.model.named_parameters()), dict(kept.model.named_parameters())
+    before = dict(load_policy(base, held).named_parameters())
+    for name, each in ended.items():
+        if name in before:
+            assert torch.allclose(half[name], (before[name] + each) / 2, atol=1e-6)
+        else:  # a new adapter: its product is half of what it was
+            assert torch.allclose(half[name], each / 2 if "lora_B" in name else each, atol=1e-6)
+    assert torch.equal(run("none", (0, 1, 2, 1), 0.5).model(texts).logits, end.model(texts).logits)
+    assert run("start", (5, 1, 2, 4), 0.5).facts["kept"] == "start"
+    assert run("rescued", (2.5, 1, 2, 3), 0.5).facts["blend"] == 0.5  # though no checkpoint beats the start
+
+
+def test_a_blend_that_has_collapsed_is_not_kept(base: Path, adapter: Path, tmp_path: Path) -> None:
+    goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))
+    strict = replace(TEMPLATE, line="@@ {query}")  # nothing that it writes can be read
+    goal = replace(goal, task=replace(goal.task, template=strict))
+    end = Trained(load_policy(base, adapter), load_tokenizer(base), 0.5, 4, [], {})
+    found = blended(goal.task, goal.limits, (0.5,), end, {"eval_score": 0.0})
+    assert (found.best, found.facts) == (0.5, {"blend": 1.0, "blends": {"1": 0.5, "0.5": 1.0}})
+    with pytest.raises(Unfit, match="between 0 and 1"):
+        replace(SETTINGS, blends=(1.0,))
+    with pytest.raises(Unfit, match="at least 1"):
+        replace(SETTINGS, batch_size=0)
 
 
 def test_dpo_tells_when_the_chosen_answers_have_sunk(
