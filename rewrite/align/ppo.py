@@ -174,9 +174,10 @@ class Ppo:
     def _answered(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Prompts, and what the policy says to them."""
         settings, policy = self.settings, self.model.policy
-        if can_record(policy):
+        half = self._accelerator.mixed_precision == "bf16"
+        if can_record(policy, copied=half):
             sampling = Sampling(settings.temperature, most_tokens=settings.most_tokens)
-            writer = half_copy(policy) if self._accelerator.mixed_precision == "bf16" else policy
+            writer = half_copy(policy) if half else policy
             said = Decoding(writer, ids, mask, sampling, self._ends, self._pad).run(record=True)
             ended = torch.isin(said, torch.tensor(self._ends, device=said.device)).cumsum(1) > 0
             longest = int((~ended).sum(1).max()) + 1  # as far as one is written, its end included

@@ -41,7 +41,7 @@ def can_record(model: Any, copied: bool = False) -> bool:
     """True for a model on a CUDA device whose layers all attend to all that came before, by PyTorch's attention: not
     one that accelerate has compute in mixed precision, unless it will be `copied` (`half_copy`), nor one that tells
     places by its mask (ALiBi)."""
-    if model.device.type != "cuda" or model.config._attn_implementation != "sdpa":
+    if model.device.type != "cuda" or (model.config._attn_implementation != "sdpa" and not (copied and _plain(model))):
         return False
     if ("forward" in vars(model) and not copied) or getattr(model.config, "alibi", False):
         return False
@@ -49,8 +49,14 @@ def can_record(model: Any, copied: bool = False) -> bool:
     return all(type(layer) is StaticLayer for layer in cache.layers)
 
 
+def _plain(model: Any) -> bool:
+    """True for a model that attends by plain matrix products, and could by PyTorch's attention."""
+    return model.config._attn_implementation == "eager" and bool(getattr(model, "_supports_sdpa", False))
+
+
 def half_copy(model: Any) -> Any:
-    """The model as it is now, in half precision and apart from its training."""
+    """The model as it is now, in half precision and apart from its training. Where that wants plain matrix products,
+    for the gradient's sake (`training.attention: eager`), the copy attends by PyTorch's attention: it has none."""
     halves: dict[int, Any] = {
         id(weight): torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
         for weight in model.parameters()
@@ -59,6 +65,8 @@ def half_copy(model: Any) -> Any:
     for module in copy.modules():
         for name in ("forward", "_original_forward"):  # accelerate's: mixed precision, and a ring that keeps the copy
             module.__dict__.pop(name, None)
+    if _plain(copy):
+        copy.set_attn_implementation("sdpa")
     return copy
 
 

@@ -161,6 +161,12 @@ def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monke
     del model.forward
     model.set_attn_implementation("eager")  # would add the mask as a number
     assert not can_record(model)
+    assert can_record(model, copied=True)
+    assert can_record(half_copy(model))
+    assert model.config._attn_implementation == "eager"
+    model._supports_sdpa = False
+    assert not can_record(model, copied=True)
+    assert not can_record(half_copy(model))
 
 
 @cuda
