@@ -119,7 +119,11 @@ class Decoding:
         self._seen[:, 0, 0, :width] = mask.bool()
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         self._place, self._token = places[:, -1:].clone(), prompts[:, -1:].clone()
-        self._take(self._forward(prompts, mask, places))
+        once, which = different(torch.cat([prompts, mask], 1))
+        logits = self._forward(prompts[once], mask[once], places[once])
+        if len(once) < rows:
+            self._keep(which)
+        self._take(logits[which])
 
     def run(self, record: bool) -> Tensor:
         """The tokens of all answers, padding after their ends."""
@@ -149,10 +153,14 @@ class Decoding:
         kept = (~self._ended).nonzero().flatten()
         for name in ("_rows", "_written", "_ended", "_seen", "_place", "_token"):
             setattr(self, name, getattr(self, name)[kept])
+        self._keep(kept)
+
+    def _keep(self, rows: Tensor) -> None:
+        """The cache of these rows alone, as often as they are named."""
         layers: list[Any] = self._cache.layers
         for layer in layers:
-            layer.keys, layer.values = layer.keys[kept], layer.values[kept]
-            layer.batch_size = len(kept)
+            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+            layer.batch_size = len(rows)
 
     def _recorded(self) -> Callable[[], None]:
         """A step as a record, after the steps that warmed up what is not to be in it. A model whose step waits for the
@@ -198,6 +206,16 @@ class Decoding:
         self._written.index_copy_(1, self._step, chosen[:, None])
         self._token.copy_(chosen[:, None])
         self._step.add_(1)
+
+
+def different(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of the rows that differ, in their order, and for every row which of those it is: a prompt that gets
+    several answers is read once."""
+    _, group = torch.unique(rows, dim=0, return_inverse=True)
+    places = torch.arange(len(rows), device=rows.device)
+    first = torch.full_like(places, len(rows)).scatter_reduce(0, group, places, "amin")
+    once = first[first < len(rows)].sort().values
+    return once, torch.searchsorted(once, first[group])
 
 
 def choose(logits: Tensor, sampling: Sampling) -> Tensor:

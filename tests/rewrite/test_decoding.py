@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from doubles import recordable
+from hypothesis import given
+from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from rewrite.backends import decoding, in_process
-from rewrite.backends.decoding import Decoding, can_record, choose, half_copy
+from rewrite.backends.decoding import Decoding, can_record, choose, different, half_copy
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.settings import Sampling, TransformersSettings
 from rewrite.types import Prompt
@@ -93,6 +95,44 @@ def test_heads_that_share_keys_read_them_together(tiny_lm: Path, monkeypatch: py
     how = GenerationConfig(max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0)  # type: ignore[no-untyped-call]
     plain = model.generate(input_ids=prompts, attention_mask=mask, generation_config=how)
     assert together == plain[:, 7:].tolist()
+
+
+def test_a_prompt_that_gets_several_answers_is_read_once(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_lm, dtype=torch.float32).eval()
+    alone = torch.randint(10, 100, (3, 7), generator=torch.Generator().manual_seed(1))
+    shown = torch.ones_like(alone)
+    shown[1, :3] = 0
+    alone[2], shown[2, :2] = alone[0], 0  # the same tokens, of which two are padding
+    order = torch.tensor([2, 0, 0, 1, 2, 0])
+
+    def said(prompts: torch.Tensor, mask: torch.Tensor, sampling: Sampling) -> list[list[int]]:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            rows: list[list[int]] = Decoding(model, prompts, mask, sampling, (), 0).run(record=False).tolist()
+        return rows
+
+    want = said(alone, shown, Sampling(most_tokens=12))
+    read = list[int]()
+    forward = Decoding._forward
+
+    def counted(self: Decoding, tokens: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        read.append(len(tokens))
+        return forward(self, tokens, *rest)
+
+    monkeypatch.setattr(Decoding, "_forward", counted)
+    assert said(alone[order], shown[order], Sampling(most_tokens=12)) == [want[place] for place in order.tolist()]
+    assert read == [3] + [6] * 11
+    drawn = said(alone[order], shown[order], Sampling(temperature=1.0, most_tokens=12))
+    assert len({tuple(row) for row in drawn}) == 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=12))
+def test_rows_that_differ_are_found_in_their_order(rows: list[tuple[int, int]]) -> None:
+    once, which = different(torch.tensor(rows))
+    kept = list(dict.fromkeys(rows))
+    assert [rows[place] for place in once.tolist()] == kept
+    assert once.tolist() == [rows.index(row) for row in kept]
+    assert [kept[place] for place in which.tolist()] == rows
 
 
 def test_draws_are_fair() -> None:
