@@ -16,10 +16,13 @@ from typing import Any
 import torch
 
 from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
+from rewrite.backends.decoding import AT_ONCE
 from rewrite.sft.estimate import REACHED, Estimate, Size, activations, free, model_size, speed, training_flops
 
 LAYER = 0.0008
 """Seconds that a layer takes for one more token of all answers, however few: Python, and the start of every kernel."""
+RECORDED = 0.0001
+"""The same where a whole step is recorded, on a CUDA device."""
 Online = GrpoSettings | RlooSettings | PpoSettings
 
 
@@ -39,16 +42,20 @@ class _Plan:
     """How often each is looked at beside: by the reference, and by the policy as it was."""
     here: bool
     """Whether this process writes them."""
+    recorded: bool
+    """Whether it does so by recorded steps, where half precision is asked for by a copy of the model."""
 
 
-def _plan(algo: Online, settings: AlignTraining) -> _Plan:
+def plan_for(algo: Online, settings: AlignTraining, recorded: bool) -> _Plan:
+    """What it does on a device that can record steps, or cannot."""
     batch = settings.batch_size
     if isinstance(algo, PpoSettings):
-        return _Plan(1, batch, min(batch, algo.minibatch), algo.passes, 2, True)
+        return _Plan(1, batch, min(batch, algo.minibatch), algo.passes, 2, True, recorded)
     looks = (algo.beta > 0) + (max(algo.iterations, algo.steps) > 1 or algo.by in ("colocate", "server"))
     here = algo.by == "transformers"
     together = batch * settings.accumulate * algo.steps
-    return _Plan(algo.answers, together, batch, algo.iterations, looks, here)
+    at_once = min(together, AT_ONCE) if recorded else together
+    return _Plan(algo.answers, at_once, batch, algo.iterations, looks, here, recorded and here)
 
 
 def estimate_online(
@@ -61,10 +68,11 @@ def estimate_online(
     processes: int = 1,
 ) -> Estimate:
     """The estimate of a whole run, for every process; `prompts` are their lengths in tokens."""
-    size, plan = model_size(base, settings), _plan(algo, settings)
+    size, plan = model_size(base, settings), plan_for(algo, settings, device.type == "cuda")
     answers = len(prompts) * settings.epochs * plan.answers
     length, longest = fmean(prompts) + algo.most_tokens, max(prompts) + algo.most_tokens
-    read = 2.0 * size.multiplied * answers * (plan.looks * length + plan.here * fmean(prompts))
+    prompt = plan.here * fmean(prompts) / (plan.answers if plan.recorded else 1)
+    read = 2.0 * size.multiplied * answers * (plan.looks * length + prompt)
     flops = training_flops(size, settings, answers * length * plan.turns) + read
     fast = speed(device, half, min(int(plan.rows * length), 8192), size.config)
     seconds = flops / (fast * REACHED * processes)
@@ -72,14 +80,15 @@ def estimate_online(
         written = 2.0 * size.multiplied * answers * algo.most_tokens
         steps = math.ceil(answers / (plan.at_once * processes)) * algo.most_tokens
         slow = speed(device, half, plan.at_once, size.config)
-        seconds += written / (slow * REACHED * processes) + steps * int(size.config.num_hidden_layers) * LAYER
+        layers = int(size.config.num_hidden_layers) * (RECORDED if plan.recorded else LAYER)
+        seconds += written / (slow * REACHED * processes) + steps * layers
         flops += written
     found = Estimate(
         size.parameters,
         size.trained,
         size.weights + _reference(size, algo),
         size.states,
-        max(_learning(size, settings, algo, plan.rows, longest, half), _writing(size, algo, plan, longest, half)),
+        max(_learning(size, settings, algo, plan.rows, longest, half), writing(size, algo, plan, longest, half)),
         free(device),
         flops,
         seconds,
@@ -104,13 +113,15 @@ def _learning(size: Size, settings: AlignTraining, algo: Online, rows: int, long
     return kept + (scores if isinstance(algo, PpoSettings) else 0)
 
 
-def _writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
-    """Bytes while answers are written, their keys and values, or looked at, PPO's scores of a minibatch's tokens."""
+def writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
+    """Bytes while answers are written, their keys and values and the copy that writes them, or looked at, PPO's scores
+    of a minibatch's tokens."""
     config: Any = size.config
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     each = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     number = 2 if half else 4
     cache = 2 * int(config.num_hidden_layers) * heads * each * longest * plan.at_once * number if plan.here else 0
+    cache += 2 * size.parameters if plan.recorded and half else 0
     if not isinstance(algo, PpoSettings):
         return cache
     return max(cache, int(config.vocab_size) * plan.rows * algo.most_tokens * (number + 8))

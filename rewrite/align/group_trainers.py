@@ -13,7 +13,7 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 from rewrite.align.aligned import Aligned
 from rewrite.align.query import Query, Reward
 from rewrite.align.shipped import AdapterServer, gone, persistent
-from rewrite.backends.decoding import can_record
+from rewrite.backends.decoding import AT_ONCE, can_record
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.errors import BackendDown, Unfit
 from rewrite.settings import Sampling
@@ -21,8 +21,6 @@ from rewrite.sft.ranks import world
 from rewrite.types import Answer
 
 T = TypeVar("T")
-AT_ONCE = 1024
-"""Answers written together where steps are recorded: more take memory and save no time."""
 
 
 class TrlReward:

@@ -24,6 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rewrite.settings import Sampling
 
+AT_ONCE = 1024
+"""Answers that trainers write together where steps are recorded: more take memory and save no time."""
 LOOK = 16
 """Steps between two looks at how many answers have ended."""
 WARM = 2

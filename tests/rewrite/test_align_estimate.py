@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rewrite.align import estimate as estimates
-from rewrite.align.estimate import Online, estimate_online
+from rewrite.align.estimate import Online, estimate_online, plan_for, writing
 from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
 from rewrite.settings import LoraSettings
-from rewrite.sft.estimate import REACHED, Estimate
+from rewrite.sft.estimate import REACHED, Estimate, model_size
 
 LORA = AlignTraining(lora=LoraSettings(rank=4, alpha=8), batch_size=4)
 FULL = replace(LORA, method="full")
@@ -53,6 +53,18 @@ def test_it_counts_what_is_written_looked_at_and_learned(untied_lm: Path) -> Non
     more = _found(untied_lm, replace(algo, iterations=3))
     assert more.flops - found.flops == pytest.approx(2 * met * answers * tokens * (2 * 2 + 1))
     assert _found(untied_lm, algo, processes=2).seconds == pytest.approx(found.seconds / 2)
+
+
+def test_recorded_steps_write_fewer_at_a_time_and_by_a_copy(untied_lm: Path) -> None:
+    algo, wide = GrpoSettings(answers=8, most_tokens=10, steps=64), replace(LORA, batch_size=64)
+    plain, recorded = (plan_for(algo, wide, each) for each in (False, True))
+    assert (plain.at_once, recorded.at_once) == (64 * 64, 1024)
+    size = model_size(untied_lm, wide)
+    few = replace(plain, at_once=1024)
+    copy = writing(size, algo, recorded, 50, True) - writing(size, algo, few, 50, True)
+    assert copy == 2 * size.parameters
+    assert writing(size, algo, recorded, 50, False) == writing(size, algo, few, 50, False)
+    assert not plan_for(replace(algo, by="colocate"), wide, True).recorded
 
 
 def test_ppo_learns_from_one_answer_a_query_and_holds_a_second_model(untied_lm: Path) -> None:
