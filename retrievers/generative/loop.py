@@ -11,6 +11,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +155,8 @@ class Loop:
                 if not last:
                     write_tensors(job.work / "best", {"weights": self._weights})
         state.history.append(row)
+        told = ", ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "epoch")
+        tqdm.write(f"{job.name}: epoch {epoch} of {job.stage.epochs}, {told}", file=sys.stderr)
 
     def _save(self) -> None:
         """A checkpoint, whole or not at all; the one before goes when this one stands."""
