@@ -53,8 +53,8 @@ class AlignConfig:
             raise BadInput("there is nothing to learn from: data names no targets", "data")
         if self.queries < 0 or self.check < 1:
             raise BadInput("queries must not be negative, check at least 1")
-        if self.backend.kind == "rules":
-            raise BadInput("rules always answer the same; take a model", "backend")
+        if self.backend.kind in ("rules", "written"):
+            raise BadInput(f"{self.backend.kind} always answers the same; take a model", "backend")
 
 
 def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -> Path:

@@ -81,7 +81,7 @@ def align(arguments: argparse.Namespace) -> int:
         f"dev {name}: raw {metrics['raw'][name]:.3f}, start {metrics['start'][f'eval_{name}']:.3f}, aligned "
         f"{metrics['best']:.3f} (step {metrics['step']} of {facts['steps']})"
     )
-    if metrics["kept"] != "start" and facts.get("blend", 1.0) < 1:
+    if 0 < facts.get("blend", 1.0) < 1:
         told = ", ".join(f"{float(share):.0%} {score:.3f}" for share, score in facts["blends"].items())
         print(f"kept {facts['blend']:.0%} of the way from the start; dev {name} by share: {told}")
     if "reward_share" in facts:

@@ -48,8 +48,8 @@ class DrawConfig:
             raise BadInput("there is nothing to learn from: data names no targets", "data")
         if self.queries < 0:
             raise BadInput("queries must not be negative", "queries")
-        if self.backend.kind == "rules":
-            raise BadInput("rules always answer the same; take a model", "backend")
+        if self.backend.kind in ("rules", "written"):
+            raise BadInput(f"{self.backend.kind} always answers the same; take a model", "backend")
 
 
 @dataclass(frozen=True, slots=True)

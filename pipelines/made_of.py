@@ -25,7 +25,7 @@ class MadeOf:
     retriever: str
     """The kind, with -tuned behind it where an encoder was tuned for this index."""
     rewriter: str = "none"
-    """none, rules, zero-shot, sft or aligned."""
+    """none, rules, zero-shot, sft or aligned; written where nobody told."""
     parameters: int | None = 0
     """Of all models that answer a query; None: nobody here can count them, since a server has them, say."""
 
@@ -42,6 +42,8 @@ def rewriter_word(parts: Parts) -> str:
     """A rewriter in a word."""
     if parts.facts.get("backend") == "rules":
         return "rules"
+    if parts.facts.get("backend") == "written":
+        return str(parts.facts["made_by"] or "written")
     if not parts.how:
         return "zero-shot"
     return "sft" if parts.how.startswith("supervised") else "aligned"

@@ -13,9 +13,17 @@ from retrievers.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
+from rewrite.backends.written import TEMPLATE as WRITTEN
 from rewrite.folder import CARD, RewriterFolder, open_folder
 from rewrite.rewriter import Rewriter
-from rewrite.settings import BackendSettings, RulesSettings, Sampling, ServerSettings, TransformersSettings
+from rewrite.settings import (
+    BackendSettings,
+    RulesSettings,
+    Sampling,
+    ServerSettings,
+    TransformersSettings,
+    WrittenSettings,
+)
 from rewrite.template import Template, load_template
 
 PHRASING = "named"
@@ -38,6 +46,10 @@ class RewriterSettings:
     """How tools are shown where the template shows some; a trained rewriter brings its own."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.backend, WrittenSettings):
+            if self.path or self.base or self.template or self.phrasing or self.sampling.answers > 1:
+                raise BadInput("what is written already takes no path, base, template, phrasing or answers", "backend")
+            return
         modelless = isinstance(self.backend, (ServerSettings, RulesSettings))
         if self.path is not None and self.template is not None:
             raise BadInput("a trained rewriter brings its own template; leave `template` or `path` out", "template")
@@ -79,6 +91,10 @@ class Parts:
 def find_parts(settings: RewriterSettings) -> Parts:
     """The parts that the settings ask for. An adapter of another model than the one found is refused."""
     asked: dict[str, Any] = {"backend": settings.backend.kind}
+    if isinstance(settings.backend, WrittenSettings):
+        written = settings.backend
+        asked |= {"path": written.path, "rewriter": written.rewriter, "made_by": written.made_by}
+        return Parts(WRITTEN, PHRASING, None, None, [], asked)
     if isinstance(settings.backend, ServerSettings):
         asked |= {"url": settings.backend.url, "model": settings.backend.model}
     if settings.path is not None:

@@ -105,7 +105,24 @@ class RulesSettings:
     kind: Literal["rules"] = "rules"
 
 
-BackendSettings = TransformersSettings | VllmSettings | ServerSettings | RulesSettings
+@dataclass(frozen=True, slots=True)
+class WrittenSettings:
+    """No model here: what a batch job or an evaluation has written already."""
+
+    kind: Literal["written"] = "written"
+    path: str = ""
+    """JSON lines of `rewrite-batch`, or an evaluation's queries.jsonl."""
+    rewriter: str = ""
+    """Whose rewrites, in an evaluation's file."""
+    made_by: Literal["", "rules", "zero-shot", "sft", "aligned"] = ""
+    """What kind of rewriter that is, for tables; the file does not tell."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise Unfit("a backend of kind written wants the `path` of a file with rewrites", "path")
+
+
+BackendSettings = TransformersSettings | VllmSettings | ServerSettings | RulesSettings | WrittenSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,23 @@ def test_a_run_says_what_its_systems_are_made_of(place: Path) -> None:
     assert made["rules"] == {"retriever": "bm25", "rewriter": "rules", "parameters": 0}
 
 
+def test_what_was_written_once_is_judged_anywhere(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rewrites of an evaluation, in front of the same index: the same figures without the rewriter."""
+    written = {"kind": "written", "path": f"{place}/runs/sample/eval/queries.jsonl", "made_by": "rules"}
+    config = json.loads((place / "eval.json").read_text()) | {"output": f"{tmp_path}/eval"}
+    config["rewriters"] = {"rules": {"backend": written | {"rewriter": "rules"}}}
+    (tmp_path / "eval.json").write_text(json.dumps(config))
+    assert cli.evaluate([str(tmp_path / "eval.json")]) == 0
+    again = json.loads((tmp_path / "eval/metrics.json").read_text())
+    assert again["systems"] == told(place)["systems"]
+    assert again["made_of"]["rules"] == {"retriever": "bm25", "rewriter": "rules", "parameters": None}
+    capsys.readouterr()
+    assert cli.evaluate([str(tmp_path / "eval.json"), "--set", "split=dev", "--set", f"output={tmp_path}/dev"]) == 2
+    assert "has no rewrite of" in capsys.readouterr().err
+
+
 def test_a_kept_run_stands_in_the_table_with_its_own_figures(place: Path) -> None:
     words = ["matrix", str(place / "matrix.yaml"), "--keep", f"{place}/runs/sample/eval", "--note", "a quiet machine"]
     assert cli.evaluate(words) == 0

@@ -95,7 +95,9 @@ def kept(goal: Goal, settings: AlignTraining, trained: Trained, start: Mapping[s
     if (fresh := new_adapter(settings, task.adapter)) is not None:
         model = get_peft_model(model, fresh)
     model = model.to(trained.model.device)
-    return Trained(model, trained.tokenizer, before, 0, history, facts | {"kept": "start"}, trained.written)
+    return Trained(
+        model, trained.tokenizer, before, 0, history, facts | {"kept": "start", "blend": 0.0}, trained.written
+    )
 
 
 def frozen(task: Task) -> Any:

@@ -6,6 +6,7 @@ Both are not lost at the same rate on the way back.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -28,7 +29,9 @@ def blended(
     """The best of a trained policy and of mixtures of it with its start; of equals, the one that went further."""
     if not blends or not trained.step:
         return trained
-    ended = {name: each.detach().clone() for name, each in trained.model.named_parameters() if each.requires_grad}
+    model, started = trained.model, time.perf_counter()
+    # Beside the model, which a GPU still holds with all that trained it.
+    ended = {name: each.detach().to("cpu", copy=True) for name, each in model.named_parameters() if each.requires_grad}
     begun = beginning(task, ended)
     scores, best, share_of_best = {"1": trained.best}, trained, 1.0
     for share in sorted(set(blends), reverse=True):
@@ -44,13 +47,15 @@ def blended(
             best = replace(trained, best=score, history=[*trained.history, row], written=written)
             share_of_best = share
     mix(trained, begun, ended, share_of_best)
-    return replace(best, facts=best.facts | {"blend": share_of_best, "blends": scores})
+    judged = best.facts.get("evaluation_seconds", 0.0) + round(time.perf_counter() - started, 1)
+    return replace(best, facts=best.facts | {"blend": share_of_best, "blends": scores, "evaluation_seconds": judged})
 
 
 def beginning(task: Task, ended: Weights) -> dict[str, torch.Tensor]:
     """The weights that these were before the first step. An adapter that was new then changed nothing: it is as it
     ended, with nothing in its second matrix."""
-    start = dict(load_policy(task.base, task.adapter).named_parameters())
+    fresh = task.adapter is None and any("lora_" in name for name in ended)
+    start = {} if fresh else dict(load_policy(task.base, task.adapter).named_parameters())
     return {
         name: start[name].detach().to(each)
         if name in start
@@ -64,7 +69,7 @@ def mix(trained: Trained, begun: Weights, ended: Weights, share: float) -> None:
     with torch.no_grad():
         for name, each in trained.model.named_parameters():
             if name in ended:
-                each.copy_(torch.lerp(begun[name], ended[name], share))
+                each.copy_(torch.lerp(begun[name], ended[name], share))  # one weight at a time goes to the device
 
 
 def _judged(task: Task, trained: Trained) -> tuple[list[Rewrite], dict[str, float]]:

@@ -68,7 +68,8 @@ def estimate_online(
     processes: int = 1,
 ) -> Estimate:
     """The estimate of a whole run, for every process; `prompts` are their lengths in tokens."""
-    size, plan = model_size(base, settings), plan_for(algo, settings, device.type == "cuda")
+    alone = isinstance(algo, PpoSettings) or (half and processes == 1)  # where the others record their steps
+    size, plan = model_size(base, settings), plan_for(algo, settings, device.type == "cuda" and alone)
     answers = len(prompts) * settings.epochs * plan.answers
     length, longest = fmean(prompts) + algo.most_tokens, max(prompts) + algo.most_tokens
     prompt = plan.here * fmean(prompts) / (plan.answers if plan.recorded else 1)

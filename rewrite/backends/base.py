@@ -47,6 +47,7 @@ KINDS = {
     "vllm": "rewrite.backends.vllm_engine:VllmBackend",
     "server": "rewrite.backends.server:ServerBackend",
     "rules": "rewrite.backends.rules:RulesBackend",
+    "written": "rewrite.backends.written:WrittenBackend",
 }
 
 
@@ -55,8 +56,8 @@ def make_backend(
 ) -> Backend:
     """The backend that these settings ask for, with the model of a folder and, where given, a LoRA adapter on it.
 
-    A server has its model already, and rules need none: `model` is then None. An adapter is loaded into a server by its
-    path.
+    A server has its model already, rules and what is written need none: `model` is then None. An adapter is loaded into
+    a server by its path.
     """
     module, _, name = KINDS[settings.kind].partition(":")
     backend: Backend = getattr(import_module(module), name)(settings, model, adapter, device)

@@ -53,7 +53,8 @@ def can_record(model: Any, copied: bool = False) -> bool:
 
 def _plain(model: Any) -> bool:
     """True for a model that attends by plain matrix products, and could by PyTorch's attention."""
-    return model.config._attn_implementation == "eager" and bool(getattr(model, "_supports_sdpa", False))
+    able = getattr(model, "_supports_sdpa", False) and model._can_set_attn_implementation()
+    return model.config._attn_implementation == "eager" and bool(able)
 
 
 def half_copy(model: Any) -> Any:

@@ -368,7 +368,8 @@ def test_dev_chooses_how_much_of_the_way_is_kept(
         else:  # a new adapter: its product is half of what it was
             assert torch.allclose(half[name], each / 2 if "lora_B" in name else each, atol=1e-6)
     assert torch.equal(run("none", (0, 1, 2, 1), 0.5).model(texts).logits, end.model(texts).logits)
-    assert run("start", (5, 1, 2, 4), 0.5).facts["kept"] == "start"
+    start_kept = run("start", (5, 1, 2, 4), 0.5).facts
+    assert (start_kept["kept"], start_kept["blend"]) == ("start", 0.0)
     assert run("rescued", (2.5, 1, 2, 3), 0.5).facts["blend"] == 0.5  # though no checkpoint beats the start
 
 
@@ -378,7 +379,7 @@ def test_a_blend_that_has_collapsed_is_not_kept(base: Path, adapter: Path, tmp_p
     goal = replace(goal, task=replace(goal.task, template=strict))
     end = Trained(load_policy(base, adapter), load_tokenizer(base), 0.5, 4, [], {})
     found = blended(goal.task, goal.limits, (0.5,), end, {"eval_score": 0.0})
-    assert (found.best, found.facts) == (0.5, {"blend": 1.0, "blends": {"1": 0.5, "0.5": 1.0}})
+    assert (found.best, found.facts["blend"], found.facts["blends"]) == (0.5, 1.0, {"1": 0.5, "0.5": 1.0})
     with pytest.raises(Unfit, match="between 0 and 1"):
         replace(SETTINGS, blends=(1.0,))
     with pytest.raises(Unfit, match="at least 1"):

@@ -204,6 +204,10 @@ def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monke
     assert can_record(model, copied=True)
     assert can_record(half_copy(model))
     assert model.config._attn_implementation == "eager"
+    monkeypatch.setattr(model, "_can_set_attn_implementation", lambda: False)  # Falcon's, for example
+    assert not can_record(model, copied=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(type(model), "device", torch.device("cuda"))
     model._supports_sdpa = False
     assert not can_record(model, copied=True)
     assert not can_record(half_copy(model))
