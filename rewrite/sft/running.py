@@ -180,7 +180,12 @@ def load_base(base: Path, attention: str = "auto", packed: bool = False) -> Any:
 
 
 def load_policy(base: Path, adapter: Path | None, attention: str = "auto", packed: bool = False) -> Any:
-    """The model that is trained: as it is, or with an adapter on it that goes on learning."""
+    """The model that is trained: as it is, or with an adapter on it that goes on learning.
+
+    cuDNN's attention is left out: on Hopper, from PyTorch 2.11 on, its gradient under a mask is no number for some
+    lengths (pytorch/pytorch issue 196678, met by Qwen2.5 in particular).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     model = load_base(base, attention, packed)
     if adapter is None:
         return model
