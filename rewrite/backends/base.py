@@ -42,6 +42,21 @@ class Backend(Room, Protocol):
         ...
 
 
+class WithoutModel:
+    """Room without end: what answers without a model reads texts of any length, and counts no tokens."""
+
+    tells_too_long = True
+
+    @property
+    def context(self) -> None:
+        """Nothing is too long."""
+        return None
+
+    def count(self, prompts: Sequence[Prompt]) -> None:
+        """There are no tokens."""
+        return None
+
+
 KINDS = {
     "transformers": "rewrite.backends.in_process:TransformersBackend",
     "vllm": "rewrite.backends.vllm_engine:VllmBackend",

@@ -5,31 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rewrite.backends.base import WithoutModel
 from rewrite.errors import Unfit
 from rewrite.reduce import clauses, reduced
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.types import Answer, Prompt
 
 
-class RulesBackend:
+class RulesBackend(WithoutModel):
     """Answers with the last message's own clauses, reduced; NONE where there is nothing to reduce."""
-
-    tells_too_long = True
 
     def __init__(
         self, settings: RulesSettings, model: Path | None = None, adapter: Path | None = None, device: str | None = None
     ) -> None:
         if model is not None or adapter is not None:
             raise Unfit("rules need no model; leave `base` and `path` out")
-
-    @property
-    def context(self) -> None:
-        """Rules read a text of any length."""
-        return None
-
-    def count(self, prompts: Sequence[Prompt]) -> None:
-        """There are no tokens."""
-        return None
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rewrite.backends.base import WithoutModel
 from rewrite.errors import Unfit
 from rewrite.settings import Sampling, WrittenSettings
 from rewrite.template import Template
@@ -17,10 +18,8 @@ TEMPLATE = Template("written", 1, "", "{utterance}", most_lines=100, most_charac
 """The utterance is all of the prompt, and every line is read as it was."""
 
 
-class WrittenBackend:
+class WrittenBackend(WithoutModel):
     """Answers with what a file has for the utterance; one that it lacks is an error, never a guess."""
-
-    tells_too_long = True
 
     def __init__(
         self,
@@ -33,15 +32,6 @@ class WrittenBackend:
             raise Unfit("rewrites that are written already need no model; leave `base` and `path` out")
         self._path = Path(settings.path).expanduser()
         self._answers = read_written(self._path, settings.rewriter)
-
-    @property
-    def context(self) -> None:
-        """What is written has found its room."""
-        return None
-
-    def count(self, prompts: Sequence[Prompt]) -> None:
-        """There are no tokens."""
-        return None
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
@@ -63,7 +53,7 @@ def read_written(path: Path, rewriter: str) -> dict[str, str | None]:
     """Answers by utterance, of rewrite-batch's JSON lines or an evaluation's queries.jsonl; None: too long to ask."""
     found: dict[str, str | None] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # an utterance may hold other breaks
     except (OSError, UnicodeDecodeError) as error:
         raise Unfit(f"no file of rewrites at {path} ({error})") from error
     for number, line in enumerate(lines, 1):

@@ -19,13 +19,14 @@ ROWS = [
     {"id": "2", "text": " hello\nthere ", "status": "none", "queries": []},
     {"id": "3", "text": "gibberish", "status": "unparseable", "queries": []},
     {"id": "4", "text": "far too much", "status": "too-long", "queries": []},
+    {"id": "6", "text": "two\u2028lines\x85here", "status": "rewritten", "queries": ["one"], "tokens": 1},
     {"id": "5", "text": "a coat?", "status": "rewritten", "queries": ["hourly forecast", LONG.strip()], "tokens": 9},
 ]
 
 
 def _file(folder: Path, rows: list[dict[str, object]]) -> Path:
     path = folder / "out.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n")
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows) + "\n")
     return path
 
 
