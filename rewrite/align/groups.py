@@ -16,6 +16,7 @@ from rewrite.align.group_trainers import GrpoAligned, RlooAligned, TrlReward, pa
 from rewrite.align.query import Query
 from rewrite.align.settings import GrpoSettings, RlooSettings
 from rewrite.align.shipped import AdapterServer
+from rewrite.align.turned import turn_rows
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.backends.model_folder import encode, load_tokenizer
 from rewrite.errors import Unfit
@@ -67,6 +68,7 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
         peft_config=new_adapter(settings, task.adapter),
         callbacks=[*run.callbacks(), watch],
     )
+    turn_rows(trainer)
     trainer.epochs_done = int(run.state.get("epoch", 0))
     if algo.by == "adapter":
         trainer.writer = AdapterServer(algo, leg.work / "rollouts", settings.seed)

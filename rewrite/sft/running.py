@@ -200,19 +200,23 @@ def without_padding_mask(trainer: Any) -> None:
     """From now on the trainer's model trains without the mask of its padding.
 
     Rows are padded on the right: no token looks there, and no loss is taken of it, so that the gradient is the same.
-    Without a mask PyTorch takes the attention that needs neither the memory nor the time of a whole matrix a head;
-    before Ampere it would take the one that does. Mixtures of experts keep the mask: padding would count where they
-    balance their experts.
+    Without a mask PyTorch takes the attention that needs neither the memory nor the time of a whole matrix a head.
     """
-    device = trainer.args.device
-    older = device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE
-    if older or getattr(trainer, "aux_loss_enabled", False):
+    if needs_mask(trainer):
         return
 
     def unmasked(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return args, {**named, "attention_mask": None} if module.training else named
 
     trainer.model.register_forward_pre_hook(unmasked, with_kwargs=True)
+
+
+def needs_mask(trainer: Any) -> bool:
+    """True where training is to know its padding: before Ampere PyTorch would take attention that computes a whole
+    matrix a head, and padding would count where a mixture balances its experts."""
+    device = trainer.args.device
+    older = device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE
+    return older or bool(getattr(trainer, "aux_loss_enabled", False))
 
 
 def new_adapter(settings: SftSettings, adapter: Path | None = None) -> LoraConfig | None:
