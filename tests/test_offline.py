@@ -92,11 +92,46 @@ def test_results_come_back_without_weights(
     offline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("a/metrics.json", "a/model.safetensors", "a/checkpoint-3/state.json", "a/tokenizer.json", "job.log"):
+    for name in (
+        "a/metrics.json",
+        "a/queries.jsonl",
+        "a/train.jsonl",
+        "a/model.safetensors",
+        "a/checkpoint-3/state.json",
+        "a/tokenizer.json",
+        "job.log",
+    ):
         path = tmp_path / "runs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("told")
     (tmp_path / "runs/huge.json").write_bytes(b" " * (offline.LARGEST_RESULT + 1))
     offline.results(Namespace(file=tmp_path / "back.tgz", runs=Path("runs")))
     with tarfile.open(tmp_path / "back.tgz") as archive:
-        assert archive.getnames() == ["runs/a/metrics.json", "runs/job.log"]
+        assert archive.getnames() == ["runs/a/metrics.json", "runs/a/queries.jsonl", "runs/job.log"]
+
+
+def test_one_command_waits_for_the_pieces_and_runs_the_jobs(offline: ModuleType, tmp_path: Path) -> None:
+    """A model comes while jobs run already; the project's commands are there, data too."""
+    (tmp_path / "project").mkdir()
+    base, model = tmp_path / "base", tmp_path / "model"
+    for part, facts in ((base, {"name": "base"}), (model, {"name": "small", "hub": "somebody/Small", "gguf": False})):
+        part.mkdir()
+        packed(offline, part, facts)
+    (base / "pieces/small.json").write_bytes((model / "pieces/small.json").read_bytes())
+    jobs = tmp_path / "jobs.yaml"
+    jobs.write_text(
+        "small: {run: hf download somebody/Small, gigabytes: 0}\n"
+        "told: {run: rewrite-eval --help > help.txt && test -e data, gigabytes: 0}\n"
+        "after: {run: test -e help.txt, needs: [small, told]}\n"
+    )
+    program = [sys.executable, str(ROOT / "benchmarks/offline.py"), "work"]
+    words = [str(base / "pieces"), str(tmp_path / "home"), str(jobs), "--state", "state"]
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HOME"} | {"PYTHONPATH": str(ROOT)}
+    (tmp_path / "home/data").mkdir(parents=True)
+    with subprocess.Popen([*program, *words], cwd=tmp_path / "project", env=environment) as running:
+        for piece in sorted((model / "pieces").glob("small-*")):
+            piece.rename(base / "pieces" / piece.name)
+        assert running.wait(120) == 0
+    assert "rewrite-eval" in (tmp_path / "project/help.txt").read_text()
+    assert json.loads((tmp_path / "project/state/after.end").read_text())["code"] == 0
+    assert (tmp_path / "home/hub/hub/models--somebody--Small/refs/main").exists()
