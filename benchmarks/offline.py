@@ -10,9 +10,9 @@ data) and one set a model: NAME-00, NAME-01, … and NAME.json, which tells how 
 id with its folder or its GGUF file, and comes to lie in the hub's cache. `unpack base` leaves HOME/site, which is to be
 put on PYTHONPATH, and HOME/data. Standard library alone, but for a GGUF file, which needs this project and torch.
 
-`work`, in the project's folder there, may be started with the first piece: it waits for those that its *.json promise,
-links data, has the project's commands run from HOME/bin, shares the card by MPS, and runs the queue. Jobs begin while
-models are still on their way: `hf download NAME` waits for what is carried.
+`work`, in the project's folder there, may be started with the first piece of base, once all *.json are there: it waits
+for the others, links data, has the project's commands run from HOME/bin, shares the card by MPS, and runs the queue.
+Jobs begin while models are still on their way: `hf download NAME` waits for what is carried. Started again, it goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,11 +39,9 @@ LARGEST_RESULT = 14_000_000
 RESULTS = (".json", ".end", ".log", ".md", ".yaml", ".html")
 LINES = ("queries.jsonl", "metrics.jsonl")
 COMMANDS = ("index", "eval:evaluate", "train", "batch", "serve")
-COMMAND = "#!{python}\nimport sys\nfrom pipelines.cli import {name}\nsys.exit({name}())\n"
-HUB = """#!/bin/sh
-# hf download NAME
-until [ -e "$HF_HOME/hub/models--$(echo "$2" | sed 's|/|--|g')/refs/main" ]; do sleep 0.5; done
-"""
+SCRIPT = '#!/bin/sh\nexec {words} "$@"\n'
+HUB = '#!/bin/sh\n# hf download NAME\nexec {words} unpack {folder} "$(basename "$2" | tr A-Z a-z)" {home} --wait\n'
+MPS = "nvidia-cuda-mps-control"
 
 
 def pack(options: argparse.Namespace) -> None:
@@ -94,11 +93,15 @@ def _cut(whole: Path, options: argparse.Namespace, facts: dict[str, object]) -> 
 
 
 def unpack(options: argparse.Namespace) -> None:
-    """Joins the pieces of one set and puts what they hold where it belongs; the pieces are gone then."""
+    """Joins the pieces of one set and puts what they hold where it belongs. The pieces are gone then, and a mark in
+    HOME tells that it was done."""
     told = options.folder / f"{options.name}.json"
     if not told.is_file():
         raise SystemExit(f"{options.folder} holds nothing called {options.name}: {told.name} is not there")
     facts = json.loads(told.read_text())
+    mark = options.home / f".{options.name}"
+    if mark.is_file() and mark.read_text() == facts["sha256"]:
+        return
     pieces = [options.folder / f"{options.name}-{number:02}" for number in range(facts["pieces"])]
     while not _complete(pieces, facts["bytes"]):
         if not options.wait:
@@ -116,6 +119,8 @@ def unpack(options: argparse.Namespace) -> None:
             _extract(Path(whole.name), options.home)
         else:
             _into_hub(Path(whole.name), facts)
+    options.home.mkdir(parents=True, exist_ok=True)
+    mark.write_text(facts["sha256"])
     for piece in pieces:
         piece.unlink()
 
@@ -157,34 +162,35 @@ def _into_hub(whole: Path, facts: dict[str, str]) -> None:
 
 def work(options: argparse.Namespace) -> int:
     """Everything from the first piece to the last job; the exit code is the queue's."""
-    home, here = options.home.resolve(), Path.cwd()
-    folder, program = options.folder.resolve(), [sys.executable, str(Path(__file__).resolve())]
-    environment = surroundings(home, here)
-    subprocess.run([*program, "unpack", str(folder), "base", str(home), "--wait"], check=True, env=environment)
-    if not Path("data").exists():
-        Path("data").symlink_to(home / "data")
-    names = sorted(path.stem for path in folder.glob("*.json") if path.stem != "base")
-    models = [
-        subprocess.Popen([*program, "unpack", str(folder), name, str(home), "--wait"], env=environment)
-        for name in names
-    ]
-    if shutil.which("nvidia-cuda-mps-control"):
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=False)
+    options.home, options.folder = options.home.resolve(), options.folder.resolve()
+    unpack(argparse.Namespace(folder=options.folder, name="base", home=options.home, wait=True))
+    data = Path("data")
+    if not data.exists():
+        data.unlink(missing_ok=True)  # a link to where nothing is any more
+        data.symlink_to(options.home / "data")
+    environment = surroundings(options.folder, options.home, Path.cwd())
     queue = [sys.executable, str(Path(__file__).parent / "queue_jobs.py"), str(options.jobs), *options.words]
-    code = subprocess.run(queue, check=False, env=environment).returncode
-    for model in models:
-        model.terminate()  # those that nobody waits for any more
-    return code
+    shared = shutil.which(MPS) and not subprocess.run([MPS, "-d"], check=False).returncode
+    try:
+        return subprocess.run(queue, check=False, env=environment).returncode
+    finally:
+        if shared:
+            subprocess.run([MPS], input="quit\n", text=True, check=False)
 
 
-def surroundings(home: Path, project: Path) -> dict[str, str]:
+def surroundings(folder: Path, home: Path, project: Path) -> dict[str, str]:
     """The environment of the jobs, with the project's commands in HOME/bin."""
-    place = home / "bin"
+    place, python = home / "bin", shlex.quote(sys.executable)
     place.mkdir(parents=True, exist_ok=True)
-    programs = {"hf": HUB}
+    own = f"{python} {shlex.quote(str(Path(__file__).resolve()))}"
+    programs = {
+        "python": SCRIPT.format(words=python),
+        "hf": HUB.format(words=own, folder=shlex.quote(str(folder)), home=shlex.quote(str(home))),
+    }
     for each in COMMANDS:
         command, _, name = each.partition(":")
-        programs[f"rewrite-{command}"] = COMMAND.format(python=sys.executable, name=name or command)
+        call = f"import sys; from pipelines.cli import {name or command} as run; sys.exit(run())"
+        programs[f"rewrite-{command}"] = SCRIPT.format(words=f'{python} -c "{call}"')
     for name, text in programs.items():
         (place / name).write_text(text)
         (place / name).chmod(0o755)

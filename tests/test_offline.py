@@ -127,11 +127,22 @@ def test_one_command_waits_for_the_pieces_and_runs_the_jobs(offline: ModuleType,
     program = [sys.executable, str(ROOT / "benchmarks/offline.py"), "work"]
     words = [str(base / "pieces"), str(tmp_path / "home"), str(jobs), "--state", "state"]
     environment = {key: value for key, value in os.environ.items() if key != "HF_HOME"} | {"PYTHONPATH": str(ROOT)}
+    project = tmp_path / "project"
     (tmp_path / "home/data").mkdir(parents=True)
-    with subprocess.Popen([*program, *words], cwd=tmp_path / "project", env=environment) as running:
+    (project / "data").symlink_to(tmp_path / "gone")
+    with subprocess.Popen([*program, *words], cwd=project, env=environment) as running:
         for piece in sorted((model / "pieces").glob("small-*")):
             piece.rename(base / "pieces" / piece.name)
         assert running.wait(120) == 0
-    assert "rewrite-eval" in (tmp_path / "project/help.txt").read_text()
-    assert json.loads((tmp_path / "project/state/after.end").read_text())["code"] == 0
+    assert "rewrite-eval" in (project / "help.txt").read_text()
+    assert json.loads((project / "state/after.end").read_text())["code"] == 0
     assert (tmp_path / "home/hub/hub/models--somebody--Small/refs/main").exists()
+    jobs.write_text("small: {run: hf download somebody/Small}\nnone: {run: hf download somebody/None}\n")
+    (project / "state/small.end").unlink()
+    again = subprocess.run(
+        [*program, *words], cwd=project, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert again.returncode == 1
+    assert "small: ended" in again.stdout  # it lay there already
+    assert "not done: none" in again.stdout
+    assert "holds nothing called none" in (project / "state/none.log").read_text()

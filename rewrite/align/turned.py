@@ -19,15 +19,22 @@ SCORED = ("log_probs", "entropy")
 
 
 def turn_rows(trainer: Any) -> None:
-    """From now on the trainer's model scores its answers so. Whatever else asks it, to generate say, keeps its mask."""
+    """From now on the trainer's model scores its answers so, and its reference too: both see a token in the same place.
+    Whatever else asks them, to generate say, keeps its mask."""
     if needs_mask(trainer):
         return
+    for model in (trainer.model, trainer.ref_model):
+        if model is not None:
+            _turn_rows(model)
+
+
+def _turn_rows(model: Any) -> None:
     leading: list[Tensor] = []
 
     def before(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         leading.clear()
         mask = named.get("attention_mask")
-        if not (module.training and named.get("fused_lm_head") and isinstance(mask, Tensor)):
+        if not (named.get("fused_lm_head") and isinstance(mask, Tensor)):
             return args, named
         leading.append(mask.long().argmax(1))
         turned = {name: turn(named[name], leading[-1]) for name in ("input_ids", "labels")}
@@ -41,8 +48,8 @@ def turn_rows(trainer: Any) -> None:
                     setattr(output, name, turn(scores, back))
         return output
 
-    trainer.model.register_forward_pre_hook(before, with_kwargs=True)
-    trainer.model.register_forward_hook(after, with_kwargs=True)
+    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_hook(after, with_kwargs=True)
 
 
 def turn(rows: Tensor, by: Tensor) -> Tensor:

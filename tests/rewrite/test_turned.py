@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import GPT2Config, GPT2LMHeadModel
 from trl.trainer.utils import add_fused_lm_head
 
 from rewrite.align.turned import turn, turn_rows
@@ -61,7 +63,9 @@ def test_scores_and_gradient_stay(untied_lm: Path, attention: str, adapter: bool
         lambda _, args, named: masks.append(named.get("attention_mask") is not None), with_kwargs=True
     )
     masked = _outcome(model)
-    trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")), aux_loss_enabled=True)
+    trainer = SimpleNamespace(
+        model=model, args=SimpleNamespace(device=torch.device("cpu")), aux_loss_enabled=True, ref_model=None
+    )
     turn_rows(trainer)  # a mixture of experts keeps its mask
     _outcome(model)
     trainer.aux_loss_enabled = False
@@ -72,20 +76,42 @@ def test_scores_and_gradient_stay(untied_lm: Path, attention: str, adapter: bool
     ids, mask, _ = _rows()
     with torch.no_grad():  # whoever writes answers pads on the left, and needs the mask
         model(input_ids=ids, attention_mask=mask)
-        model.eval()(input_ids=ids, attention_mask=mask, labels=ids, fused_lm_head=True)
-    assert masks == [True, True, False, True, True]
+    assert masks == [True, True, False, True]
 
 
 def test_a_pass_that_failed_leaves_nothing_behind(untied_lm: Path) -> None:
     model = load_policy(untied_lm, None).train()
     add_fused_lm_head(model, outputs=("log_probs",))
-    turn_rows(SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu"))))
+    turn_rows(SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")), ref_model=None))
     ids, mask, labels = _rows()
     with pytest.raises(IndexError):
         model(input_ids=ids + 10**6, attention_mask=mask, labels=labels, fused_lm_head=True)
     with torch.no_grad():
         plain = model(input_ids=ids, attention_mask=mask).logits
         assert torch.equal(plain, model(input_ids=ids, attention_mask=mask).logits)
+
+
+def test_a_reference_with_the_same_weights_is_no_distance_away() -> None:
+    """Also of a model that learns every place by itself, where padding in front would move all tokens."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    policy = GPT2LMHeadModel(config).train()
+    for rate in (each for each in policy.modules() if isinstance(each, torch.nn.Dropout)):
+        rate.p = 0.0
+    reference = deepcopy(policy).eval()
+    for model in (policy, reference):
+        add_fused_lm_head(model)
+    turn_rows(SimpleNamespace(model=policy, args=SimpleNamespace(device=torch.device("cpu")), ref_model=reference))
+    ids, mask, labels = _rows()
+    with torch.no_grad():
+        one, other = (
+            model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
+            for model in (policy, reference)
+        )
+        (begin,) = [place for place in range(WIDTH) if mask[1, place] and not mask[1, :place].any()]
+        alone = policy(input_ids=ids[1:2, begin:], labels=labels[1:2, begin:], fused_lm_head=True).log_probs
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(one[1:2, begin:], alone)  # as if nothing stood beside it
 
 
 def test_rows_are_turned_and_turned_back() -> None:
