@@ -163,13 +163,15 @@ def _into_hub(whole: Path, facts: dict[str, str]) -> None:
 def work(options: argparse.Namespace) -> int:
     """Everything from the first piece to the last job; the exit code is the queue's."""
     options.home, options.folder = options.home.resolve(), options.folder.resolve()
+    queue = [sys.executable, str(Path(__file__).parent / "queue_jobs.py"), str(options.jobs), *options.words]
+    if code := subprocess.run([*queue, "--list"], check=False, stdout=subprocess.DEVNULL).returncode:
+        return code  # said by now: nobody is to carry pieces for a list that is none
     unpack(argparse.Namespace(folder=options.folder, name="base", home=options.home, wait=True))
     data = Path("data")
     if not data.exists():
         data.unlink(missing_ok=True)  # a link to where nothing is any more
         data.symlink_to(options.home / "data")
     environment = surroundings(options.folder, options.home, Path.cwd())
-    queue = [sys.executable, str(Path(__file__).parent / "queue_jobs.py"), str(options.jobs), *options.words]
     shared = shutil.which(MPS) and not subprocess.run([MPS, "-d"], check=False).returncode
     try:
         return subprocess.run(queue, check=False, env=environment).returncode

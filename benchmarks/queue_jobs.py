@@ -5,7 +5,8 @@
 
 A job is a shell command; it begins when its `needs` have ended well, its `files` are there and the card has room
 (`gigabytes`), the first of the list first. A job that is `alone` has the card to itself, since its seconds are figures,
-and what stands behind it in the list waits for it; only what takes nothing of the card may run beside it.
+and what stands behind it in the list waits for it; only what takes nothing of the card may run beside it. The list may
+be changed meanwhile: what is added is run, what is taken out is not begun.
 Each leaves NAME.log and NAME.end (exit code, seconds) in the state folder. One that ended well is not run again; one
 that failed is, when the queue is started anew. What waits for a failed one is named in the end, with exit code 1.
 """
@@ -21,6 +22,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import yaml
@@ -79,6 +81,11 @@ class Queue:
                 emptying = True  # for it; what takes nothing of the card need not wait
         return bool(waiting or self.running)
 
+    def take(self, jobs: Mapping[str, Job]) -> None:
+        """Another list from now on. What runs is in it until it ends; what failed is tried again where it reads otherwise."""
+        self.failed -= {name for name in self.failed if jobs.get(name) != self.jobs[name]}
+        self.jobs = {**{name: self.jobs[name] for name in self.running}, **jobs}
+
     def stop(self) -> None:
         """Ends what still runs, with all its processes."""
         for process in self.running.values():
@@ -133,10 +140,29 @@ def read_jobs(path: Path) -> dict[str, Job]:
     if not jobs:
         raise SystemExit(f"{path} names no jobs")
     for name, job in jobs.items():
-        unknown = [each for each in job.needs if each not in list(jobs)[: list(jobs).index(name)]]
+        unknown = [each for each in job.needs if each not in jobs]
         if unknown:
-            raise SystemExit(f"{path}: {name} needs {unknown[0]}, which does not stand before it")
+            raise SystemExit(f"{path}: {name} needs {unknown[0]}, which is not in the list")
+    try:
+        tuple(TopologicalSorter({name: job.needs for name, job in jobs.items()}).static_order())
+    except CycleError as error:
+        raise SystemExit(f"{path}: {' needs '.join(reversed(error.args[1]))}, and none can begin") from error
     return jobs
+
+
+def changed(path: Path, seen: float, queue: Queue) -> float:
+    """Takes the list over where it was written anew, and tells when that was; a list that is none changes nothing."""
+    try:
+        written = path.stat().st_mtime
+        if written != seen:
+            queue.take(read_jobs(path))
+            print(f"{path} is read anew: {len(queue.jobs)} jobs", flush=True)
+        return written
+    except OSError:
+        return seen
+    except SystemExit as error:
+        print(f"{error}; the list stays as it was", flush=True)
+        return written
 
 
 def main() -> int:
@@ -159,12 +185,15 @@ def main() -> int:
             print(f"{'done' if queue.done(name) else 'open':<5} {name:<24} {job.run}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    seen = options.jobs.stat().st_mtime
     try:
         while queue.step():
             time.sleep(PAUSE)
+            if not options.only:
+                seen = changed(options.jobs, seen, queue)
     finally:
         queue.stop()
-    lost = [name for name in jobs if not queue.done(name)]
+    lost = [name for name in queue.jobs if not queue.done(name)]
     print(f"not done: {', '.join(lost)}" if lost else "all done", flush=True)
     return 1 if lost else 0
 
@@ -175,9 +204,10 @@ def wanted(jobs: Mapping[str, Job], names: list[str]) -> dict[str, Job]:
     if unknown:
         raise SystemExit(f"there is no job {unknown[0]}; there are {', '.join(jobs)}")
     found: set[str] = set()
-    for name in reversed(jobs):
-        if name in names or any(name in jobs[other].needs for other in found):
-            found.add(name)
+    missing = set(names)
+    while missing:
+        found |= missing
+        missing = {need for name in missing for need in jobs[name].needs} - found
     return {name: job for name, job in jobs.items() if name in found}
 
 

@@ -146,3 +146,11 @@ def test_one_command_waits_for_the_pieces_and_runs_the_jobs(offline: ModuleType,
     assert "small: ended" in again.stdout  # it lay there already
     assert "not done: none" in again.stdout
     assert "holds nothing called none" in (project / "state/none.log").read_text()
+
+
+def test_a_list_that_is_none_is_refused_before_any_piece_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text("a: {run: 'true', needs: [b]}")
+    words = ["work", "pieces", "home", "jobs.yaml", "--state", "state"]
+    program = [sys.executable, str(ROOT / "benchmarks/offline.py"), *words]
+    refused = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (refused.returncode, refused.stderr) == (1, "jobs.yaml: a needs b, which is not in the list\n")

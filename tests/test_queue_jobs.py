@@ -100,6 +100,38 @@ def test_only_some_with_what_they_need(tmp_path: Path) -> None:
     assert "no job four" in queue(tmp_path, jobs, "--only", "four").stderr
 
 
+def test_what_stands_first_begins_first_even_where_its_needs_stand_behind_it(tmp_path: Path) -> None:
+    jobs = {
+        "look": {"run": "echo look >> told", "needs": ["train"]},
+        "train": {"run": "echo train >> told"},
+        "more": {"run": "echo more >> told"},
+    }
+    assert queue(tmp_path, jobs, "--at-once", "1").returncode == 0
+    assert (tmp_path / "told").read_text().split() == ["train", "look", "more"]
+    listed = queue(tmp_path, jobs, "--only", "look", "--list").stdout
+    assert [line.split()[1] for line in listed.splitlines()] == ["look", "train"]
+
+
+def test_the_list_may_be_changed_while_it_is_worked_through(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.yaml"
+    jobs.write_text("long: {run: until test -e go; do sleep .1; done}\nnever: {run: touch never, needs: [long]}\n")
+    command = [sys.executable, str(SCRIPT), "jobs.yaml", "--state", "state"]
+    with (tmp_path / "said").open("w") as said:
+        running = subprocess.Popen(command, cwd=tmp_path, stdout=said)
+    try:
+        until(lambda: "long: begins" in (tmp_path / "said").read_text())
+        jobs.write_text("{")  # half written: nothing changes
+        until(lambda: "the list stays as it was" in (tmp_path / "said").read_text())
+        jobs.write_text("added: {run: touch go}")
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
+    told = (tmp_path / "said").read_text()
+    assert "jobs.yaml is read anew: 2 jobs" in told  # the new one, and the one that ran
+    assert told.endswith("all done\n")
+    assert not (tmp_path / "never").exists()
+
+
 def test_a_stopped_queue_leaves_nothing_running(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("long: {run: 'touch began; sleep 600; touch ended'}")
     command = [sys.executable, str(SCRIPT), "jobs.yaml", "--state", "state"]
@@ -129,7 +161,8 @@ def test_a_list_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None:
         "a: {runn: x}": "a needs a `run`, and runn is unknown",
         "a: {needs: []}": "a needs a `run`",
         "a: true": "a needs a `run`, and True is unknown",
-        "a: {run: 'true', needs: [b]}": "a needs b, which does not stand before it",
+        "a: {run: 'true', needs: [b]}": "a needs b, which is not in the list",
+        "{a: {run: 'true', needs: [b]}, b: {run: 'true', needs: [a]}}": "a needs b needs a, and none can begin",
         "": "names no jobs",
         "{": "is no list of jobs",
     }.items():
