@@ -82,7 +82,7 @@ class Queue:
         return bool(waiting or self.running)
 
     def take(self, jobs: Mapping[str, Job]) -> None:
-        """Another list from now on. What runs is in it until it ends; what failed is tried again where it reads otherwise."""
+        """Another list from now on. What runs stays in it until it ends, what failed is tried again if it changed."""
         self.failed -= {name for name in self.failed if jobs.get(name) != self.jobs[name]}
         self.jobs = {**{name: self.jobs[name] for name in self.running}, **jobs}
 

@@ -12,6 +12,7 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 
 from rewrite.align.aligned import Aligned
 from rewrite.align.query import Query, Reward
+from rewrite.align.shared_prompts import regrouped
 from rewrite.align.shipped import AdapterServer, gone, persistent
 from rewrite.backends.decoding import AT_ONCE, can_record
 from rewrite.backends.in_process import TransformersBackend
@@ -52,6 +53,8 @@ class Grouped(Aligned):
     """Who writes the answers, if not TRL."""
     epochs_done = 0
     """By the run that goes on here."""
+    sharing = False
+    """True where answers to the same prompt are scored together, and therefore stand beside one another."""
     _length = 0.0
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -62,6 +65,16 @@ class Grouped(Aligned):
         for _ in range(self.epochs_done):
             torch.randperm(sampler.num_samples, generator=sampler.generator)
         return sampler
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        above: Any = super()
+        mine: Any = self
+        before = mine._buffered_inputs
+        found = above._prepare_inputs(generation_batch)
+        if not self.sharing or mine._buffered_inputs is before:
+            return found
+        mine._buffered_inputs = regrouped(mine._buffered_inputs)
+        return mine._buffered_inputs[mine._step % mine.args.steps_per_generation]
 
     def _generate_single_turn(self, *arguments: Any, **settings: Any) -> Any:
         above: Any = super()

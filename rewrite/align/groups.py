@@ -15,6 +15,7 @@ from rewrite.align.estimate import estimate_online
 from rewrite.align.group_trainers import GrpoAligned, RlooAligned, TrlReward, patient
 from rewrite.align.query import Query
 from rewrite.align.settings import GrpoSettings, RlooSettings
+from rewrite.align.shared_prompts import share_prompts
 from rewrite.align.shipped import AdapterServer
 from rewrite.align.turned import turn_rows
 from rewrite.backends.in_process import TransformersBackend
@@ -68,6 +69,7 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
         peft_config=new_adapter(settings, task.adapter),
         callbacks=[*run.callbacks(), watch],
     )
+    trainer.sharing = share_prompts(trainer)
     turn_rows(trainer)
     trainer.epochs_done = int(run.state.get("epoch", 0))
     if algo.by == "adapter":

@@ -1,0 +1,99 @@
+"""Scores and gradient of several answers to each prompt: prompts shared, against a row for each answer as TRL has it.
+
+python benchmarks/shared_prompts.py [--model bundled:smollm2-135m] [--prompts 1] [--answers 8] [--prompt-tokens 256]
+
+One batch of GRPO: log-probabilities of the answers' tokens and the gradient of a loss over them, forward and backward,
+in turn, `--rounds` times after one that does not count. Rows with their padding behind (no mask) are measured beside.
+On CUDA in bfloat16 by autocast, as in training. Prints how far the scores lie apart, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl.trainer.utils import add_fused_lm_head
+
+from pipelines.models import find_model
+from pipelines.runs import environment
+from rewrite.align.shared_prompts import share_prompts
+from rewrite.align.turned import turn_rows
+from rewrite.sft.running import load_policy
+
+Batch = dict[str, Tensor]
+
+
+def batch(options: argparse.Namespace, vocabulary: int) -> Batch:
+    """Random tokens: prompts of nearly the same length, answers of a half to the whole of theirs."""
+    torch.manual_seed(0)
+    prompts, answers, width, kept = options.prompts, options.answers, options.prompt_tokens, options.answer_tokens
+    rows = prompts * answers
+    asked = torch.randint(5, vocabulary, (prompts, width)).repeat_interleave(answers, 0)
+    lead = torch.randint(0, width // 8, (prompts,)).repeat_interleave(answers)
+    ends = width + torch.randint(kept // 2, kept + 1, (rows,))
+    places = torch.arange(width + kept)
+    ids = torch.cat([asked, torch.randint(5, vocabulary, (rows, kept))], 1)
+    mask = ((places >= lead[:, None]) & (places < ends[:, None])).long()
+    labels = ids.masked_fill((mask == 0) | (places < width), -100)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def step(model: Any, rows: Batch, kept: int, device: torch.device) -> tuple[Tensor, float]:
+    """The scores, and the seconds of a pass there and back."""
+    model.zero_grad()
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    half = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
+    wait()
+    started = time.perf_counter()
+    with half:
+        scores = model(**rows, fused_lm_head=True).log_probs[:, -kept:]
+    weights = torch.linspace(-1, 1, len(scores), device=device)[:, None]
+    (scores * weights).sum().backward()
+    wait()
+    return scores.detach().float(), time.perf_counter() - started
+
+
+def main() -> None:
+    """Measures, prints, and writes where it is asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="bundled:smollm2-135m")
+    for name, count in (("prompts", 1), ("answers", 8), ("prompt-tokens", 256), ("answer-tokens", 16), ("rounds", 3)):
+        parser.add_argument(f"--{name}", type=int, default=count)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ways: dict[str, Callable[[Any], object]] = {"TRL": lambda _: None, "turned": turn_rows, "shared": share_prompts}
+    models = {name: _model(options.model, device, way) for name, way in ways.items()}
+    rows = {key: each.to(device) for key, each in batch(options, models["TRL"].config.vocab_size).items()}
+    scores = {name: step(model, rows, options.answer_tokens, device)[0] for name, model in models.items()}
+    apart = {name: float((found - scores["TRL"]).abs().max()) for name, found in scores.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(options.rounds):
+        for name, model in models.items():
+            seconds[name].append(step(model, rows, options.answer_tokens, device)[1])
+    for name, taken in seconds.items():
+        ratio = min(seconds["TRL"]) / min(taken)
+        print(f"{name}: {min(taken):.3f} s, {ratio:.2f} times TRL's speed, scores at most {apart[name]:.1e} apart")
+    if options.out:
+        facts = {"seconds": seconds, "apart": apart, "environment": environment()}
+        options.out.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _model(name: str, device: torch.device, prepare: Callable[[Any], object]) -> Any:
+    model = load_policy(find_model(name), None).to(device).train()
+    add_fused_lm_head(model)
+    args = SimpleNamespace(device=device, gradient_checkpointing=False)
+    prepare(SimpleNamespace(model=model, ref_model=None, args=args))
+    return model
+
+
+if __name__ == "__main__":
+    main()
