@@ -102,6 +102,13 @@ BENCHES: dict[str, Bench] = {
         figures(DENSE),
     ),
     "reward": Bench("reward_batch.py", ["--queries", "8"], ["--queries", "32", "--rounds", "8"], figures(REWARD)),
+    "grpo": Bench(
+        "shared_prompts.py",
+        ["--prompt-tokens", "128", "--answer-tokens", "8", "--rounds", "2"],
+        ["--prompt-tokens", "600", "--answer-tokens", "32"],
+        seconds("scores and gradient of eight answers to a prompt, seconds", "shared", "TRL"),
+        "trl",
+    ),
     "gateway": Bench("serve_load.py", ["--clients", "1", "8", "--seconds", "4"], [], loads, "fastapi", index=True),
     "gateway-vllm": Bench(
         "serve_load.py",

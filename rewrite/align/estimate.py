@@ -44,10 +44,13 @@ class _Plan:
     """Whether this process writes them."""
     recorded: bool
     """Whether it does so by recorded steps, where half precision is asked for by a copy of the model."""
+    company: int = 1
+    """How many of those learned from together share a prompt, which is read once for them."""
 
 
-def plan_for(algo: Online, settings: AlignTraining, recorded: bool) -> _Plan:
-    """What it does on a device that can record steps, or cannot."""
+def plan_for(algo: Online, settings: AlignTraining, recorded: bool, shared: bool = False) -> _Plan:
+    """What it does on a device that can record steps, or cannot, with a model whose answers can share a prompt, or
+    cannot."""
     batch = settings.batch_size
     if isinstance(algo, PpoSettings):
         return _Plan(1, batch, min(batch, algo.minibatch), algo.passes, 2, True, recorded)
@@ -55,7 +58,8 @@ def plan_for(algo: Online, settings: AlignTraining, recorded: bool) -> _Plan:
     here = algo.by == "transformers"
     together = batch * settings.accumulate * algo.steps
     at_once = min(together, AT_ONCE) if recorded else together
-    return _Plan(algo.answers, at_once, batch, algo.iterations, looks, here, recorded and here)
+    company = min(batch, algo.answers) if shared and not settings.gradient_checkpointing else 1
+    return _Plan(algo.answers, at_once, batch, algo.iterations, looks, here, recorded and here, company)
 
 
 def estimate_online(
@@ -66,12 +70,14 @@ def estimate_online(
     device: torch.device,
     half: bool,
     processes: int = 1,
+    shared: bool = False,
 ) -> Estimate:
-    """The estimate of a whole run, for every process; `prompts` are their lengths in tokens."""
+    """The estimate of a whole run, for every process; `prompts` are their lengths in tokens, which answers share where
+    the model can."""
     alone = isinstance(algo, PpoSettings) or (half and processes == 1)  # where the others record their steps
-    size, plan = model_size(base, settings), plan_for(algo, settings, device.type == "cuda" and alone)
+    size, plan = model_size(base, settings), plan_for(algo, settings, device.type == "cuda" and alone, shared)
     answers = len(prompts) * settings.epochs * plan.answers
-    length, longest = fmean(prompts) + algo.most_tokens, max(prompts) + algo.most_tokens
+    length, longest = fmean(prompts) / plan.company + algo.most_tokens, max(prompts) + algo.most_tokens
     prompt = plan.here * fmean(prompts) / (plan.answers if plan.recorded else 1)
     read = 2.0 * size.multiplied * answers * (plan.looks * length + prompt)
     flops = training_flops(size, settings, answers * length * plan.turns) + read
@@ -89,7 +95,7 @@ def estimate_online(
         size.trained,
         size.weights + _reference(size, algo),
         size.states,
-        max(_learning(size, settings, algo, plan.rows, longest, half), writing(size, algo, plan, longest, half)),
+        max(_learning(size, settings, algo, plan, longest, half), writing(size, algo, plan, longest, half)),
         free(device),
         flops,
         seconds,
@@ -106,12 +112,22 @@ def _reference(size: Size, algo: Online) -> int:
     return (4 * size.parameters if size.full else 4 * size.trained) if algo.beta > 0 else 0
 
 
-def _learning(size: Size, settings: AlignTraining, algo: Online, rows: int, longest: int, half: bool) -> int:
+def _learning(size: Size, settings: AlignTraining, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
     """Bytes of a step of training. PPO scores the whole vocabulary for an answer at once, and keeps it for the way
-    back."""
-    kept = activations(size.config, rows * longest, half, settings.gradient_checkpointing)
-    scores = rows * algo.most_tokens * int(size.config.vocab_size) * 12
+    back; a prompt that is shared lies there once, but its keys and values for every head of every answer."""
+    tokens = plan.rows * algo.most_tokens + math.ceil(plan.rows / plan.company) * (longest - algo.most_tokens)
+    kept = activations(size.config, tokens, half, settings.gradient_checkpointing)
+    if plan.company > 1:
+        heads = int(size.config.num_attention_heads)
+        kept += _kept(size.config, heads, plan.rows * longest, half)
+    scores = plan.rows * algo.most_tokens * int(size.config.vocab_size) * 12
     return kept + (scores if isinstance(algo, PpoSettings) else 0)
+
+
+def _kept(config: Any, heads: int, tokens: int, half: bool) -> int:
+    """Bytes of the keys and values of so many heads."""
+    each = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    return 2 * int(config.num_hidden_layers) * heads * each * tokens * (2 if half else 4)
 
 
 def writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
@@ -119,10 +135,8 @@ def writing(size: Size, algo: Online, plan: _Plan, longest: int, half: bool) -> 
     of a minibatch's tokens."""
     config: Any = size.config
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
-    each = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    number = 2 if half else 4
-    cache = 2 * int(config.num_hidden_layers) * heads * each * longest * plan.at_once * number if plan.here else 0
+    cache = _kept(config, heads, longest * plan.at_once, half) if plan.here else 0
     cache += 2 * size.parameters if plan.recorded and half else 0
     if not isinstance(algo, PpoSettings):
         return cache
-    return max(cache, int(config.vocab_size) * plan.rows * algo.most_tokens * (number + 8))
+    return max(cache, int(config.vocab_size) * plan.rows * algo.most_tokens * (10 if half else 12))

@@ -15,7 +15,7 @@ from rewrite.align.estimate import estimate_online
 from rewrite.align.group_trainers import GrpoAligned, RlooAligned, TrlReward, patient
 from rewrite.align.query import Query
 from rewrite.align.settings import GrpoSettings, RlooSettings
-from rewrite.align.shared_prompts import share_prompts
+from rewrite.align.shared_prompts import can_share, share_prompts
 from rewrite.align.shipped import AdapterServer
 from rewrite.align.turned import turn_rows
 from rewrite.backends.in_process import TransformersBackend
@@ -52,7 +52,8 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     if first():
         lengths = [len(tokens) for tokens in encode(tokenizer, prompts)]
         half = bool(arguments.bf16)
-        for line in estimate_online(task.base, settings, algo, lengths, arguments.device, half, world()).told():
+        found = estimate_online(task.base, settings, algo, lengths, arguments.device, half, world(), can_share(model))
+        for line in found.told():
             say(line)
     reward = TrlReward(queries, goal.reward, tokenizer.eos_token_id)
     kind: Any = GrpoAligned if isinstance(algo, GrpoSettings) else RlooAligned

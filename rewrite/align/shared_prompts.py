@@ -87,7 +87,7 @@ def share_prompts(trainer: Any) -> bool:
     """From now on the trainer's model scores answers so, and its reference too; False where it cannot. Whatever else
     asks them, to generate say, does as before. Hooked in before rows are turned: what is shared is not turned."""
     models = [model for model in (trainer.model, trainer.ref_model) if model is not None]
-    if needs_mask(trainer) or trainer.args.gradient_checkpointing or not all(map(_able, models)):
+    if needs_mask(trainer) or trainer.args.gradient_checkpointing or not all(map(can_share, models)):
         return False
     for model in models:
         _share(model)
@@ -98,7 +98,7 @@ def _causal(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _able(model: Any) -> bool:
+def can_share(model: Any) -> bool:
     """True where all layers attend to all that came before and take a mask that says who sees what."""
     config = _causal(model).config
     if config._attn_implementation not in ("sdpa", "eager") or getattr(config, "alibi", False):

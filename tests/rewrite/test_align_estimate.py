@@ -55,6 +55,20 @@ def test_it_counts_what_is_written_looked_at_and_learned(untied_lm: Path) -> Non
     assert _found(untied_lm, algo, processes=2).seconds == pytest.approx(found.seconds / 2)
 
 
+def test_a_prompt_that_is_shared_is_learned_from_once(untied_lm: Path) -> None:
+    _, met = _multiplied(untied_lm)
+    algo = GrpoSettings(answers=8, most_tokens=10, beta=0.0)
+    wide = replace(LORA, batch_size=8)
+    alone, shared = (
+        estimate_online(untied_lm, wide, algo, PROMPTS, torch.device("cpu"), False, 1, each) for each in (False, True)
+    )
+    assert alone.flops - shared.flops == pytest.approx(2 * 2 * met * 3 * 8 * 30 * 7 / 8)
+    forgetful = replace(wide, gradient_checkpointing=True)
+    assert plan_for(algo, forgetful, False, True).company == 1  # what was forgotten cannot be shared
+    assert plan_for(algo, replace(wide, batch_size=2), False, True).company == 2
+    assert plan_for(PpoSettings(), wide, False, True).company == 1
+
+
 def test_recorded_steps_write_fewer_at_a_time_and_by_a_copy(untied_lm: Path) -> None:
     algo, wide = GrpoSettings(answers=8, most_tokens=10, steps=64), replace(LORA, batch_size=64)
     plain, recorded = (plan_for(algo, wide, each) for each in (False, True))
