@@ -54,6 +54,8 @@ class Queue:
     room: float
     at_once: int
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    begun: dict[str, Job] = field(default_factory=dict)
+    """What runs, as it read when it began."""
     began: dict[str, float] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
 
@@ -77,14 +79,14 @@ class Queue:
         for name in waiting:
             if self._fits(name) and not (emptying and self.jobs[name].gigabytes):
                 self._begin(name)
-            elif self.jobs[name].alone and self._there(name):
+            elif self.jobs[name].alone and self._ready(name):
                 emptying = True  # for it; what takes nothing of the card need not wait
         return bool(waiting or self.running)
 
     def take(self, jobs: Mapping[str, Job]) -> None:
-        """Another list from now on. What runs stays in it until it ends, what failed is tried again if it changed."""
+        """Another list from now on. What runs ends as it began, what failed is tried again if it changed."""
         self.failed -= {name for name in self.failed if jobs.get(name) != self.jobs[name]}
-        self.jobs = {**{name: self.jobs[name] for name in self.running}, **jobs}
+        self.jobs = {**jobs, **self.begun}
 
     def stop(self) -> None:
         """Ends what still runs, with all its processes."""
@@ -93,14 +95,15 @@ class Queue:
         for process in self.running.values():
             process.wait()
 
-    def _there(self, name: str) -> bool:
-        return all(Path(each).expanduser().exists() for each in self.jobs[name].files)
+    def _ready(self, name: str) -> bool:
+        job = self.jobs[name]
+        return all(map(self.done, job.needs)) and all(Path(each).expanduser().exists() for each in job.files)
 
     def _fits(self, name: str) -> bool:
         job = self.jobs[name]
-        if not (all(map(self.done, job.needs)) and self._there(name)):
+        if not self._ready(name):
             return False
-        others = [self.jobs[each] for each in self.running if self.jobs[each].gigabytes]
+        others = [each for each in self.begun.values() if each.gigabytes]
         if not job.gigabytes or not others:
             return True
         taken = sum(each.gigabytes for each in others)
@@ -110,6 +113,7 @@ class Queue:
     def _begin(self, name: str) -> None:
         print(f"{name}: begins", flush=True)
         with (self.state / f"{name}.log").open("wb") as log:
+            self.begun[name] = self.jobs[name]
             command = ["bash", "-c", self.jobs[name].run]
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         self.began[name] = time.monotonic()
@@ -117,8 +121,9 @@ class Queue:
     def _reap(self) -> None:
         for name in [name for name, process in self.running.items() if process.poll() is not None]:
             code, seconds = self.running.pop(name).returncode, time.monotonic() - self.began[name]
+            job = self.begun.pop(name)
             facts = {"code": code, "seconds": round(seconds, 1), "beside": sorted(self.running)}
-            (self.state / f"{name}.end").write_text(json.dumps({"run": self.jobs[name].run, **facts}) + "\n")
+            (self.state / f"{name}.end").write_text(json.dumps({"run": job.run, **facts}) + "\n")
             if code:
                 self.failed.add(name)
             print(f"{name}: {'ended' if not code else f'FAILED with {code}'} after {seconds:.0f} s", flush=True)
@@ -128,15 +133,19 @@ def read_jobs(path: Path) -> dict[str, Job]:
     """The list; a need that nothing meets is refused, and so is a key that nobody knows."""
     try:
         listed = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise SystemExit(f"{path} is no list of jobs: {error}") from error
     jobs = {}
     for name, facts in listed.items() if isinstance(listed, dict) else ():
-        strange = set(facts) - {each.name for each in fields(Job)} if isinstance(facts, dict) else {str(facts)}
+        strange = (
+            set(map(str, facts)) - {each.name for each in fields(Job)} if isinstance(facts, dict) else {str(facts)}
+        )
         if strange or "run" not in facts:
             raise SystemExit(f"{path}: {name} needs a `run`, and {', '.join(sorted(strange)) or 'nothing'} is unknown")
+        if wrong := [key for key, value in facts.items() if not _fitting(key, value)]:
+            raise SystemExit(f"{path}: {name} has a strange `{wrong[0]}`: {facts[wrong[0]]!r}")
         lists = {key: tuple(facts.get(key, ())) for key in ("needs", "files")}
-        jobs[name] = Job(**{**facts, **lists})
+        jobs[str(name)] = Job(**{**facts, **lists})
     if not jobs:
         raise SystemExit(f"{path} names no jobs")
     for name, job in jobs.items():
@@ -150,19 +159,45 @@ def read_jobs(path: Path) -> dict[str, Job]:
     return jobs
 
 
-def changed(path: Path, seen: float, queue: Queue) -> float:
-    """Takes the list over where it was written anew, and tells when that was; a list that is none changes nothing."""
+def _fitting(key: str, value: object) -> bool:
+    if key in ("needs", "files"):
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    kinds = {"run": str, "alone": bool, "gigabytes": (int, float)}
+    return isinstance(value, kinds[key]) and not (key == "gigabytes" and isinstance(value, bool))
+
+
+class Watched:
+    """A list that is taken over when it is written anew, once nobody writes it any more; one that is none changes
+    nothing."""
+
+    def __init__(self, path: Path, only: list[str] | None) -> None:
+        self._path, self._only = path, only
+        self._taken = self._seen = _written(path)
+        self.jobs = self._read()
+
+    def look(self, queue: Queue) -> None:
+        """To be called every now and then."""
+        before, self._seen = self._seen, _written(self._path)
+        if self._seen in (self._taken, None) or self._seen != before:
+            return
+        self._taken = self._seen
+        try:
+            queue.take(self._read())
+        except SystemExit as error:
+            print(f"{error}; the list stays as it was", flush=True)
+        else:
+            print(f"{self._path} is read anew: {len(queue.jobs)} jobs", flush=True)
+
+    def _read(self) -> dict[str, Job]:
+        jobs = read_jobs(self._path)
+        return wanted(jobs, self._only) if self._only else jobs
+
+
+def _written(path: Path) -> float | None:
     try:
-        written = path.stat().st_mtime
-        if written != seen:
-            queue.take(read_jobs(path))
-            print(f"{path} is read anew: {len(queue.jobs)} jobs", flush=True)
-        return written
+        return path.stat().st_mtime
     except OSError:
-        return seen
-    except SystemExit as error:
-        print(f"{error}; the list stays as it was", flush=True)
-        return written
+        return None
 
 
 def main() -> int:
@@ -175,9 +210,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--list", action="store_true", help="tell how far it is, and run nothing")
     options = parser.parse_args()
-    jobs = read_jobs(options.jobs)
-    if options.only:
-        jobs = wanted(jobs, options.only)
+    listed = Watched(options.jobs, options.only)
+    jobs = listed.jobs
     options.state.mkdir(parents=True, exist_ok=True)
     queue = Queue(jobs, options.state, options.gigabytes, options.at_once)
     if options.list:
@@ -185,12 +219,10 @@ def main() -> int:
             print(f"{'done' if queue.done(name) else 'open':<5} {name:<24} {job.run}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    seen = options.jobs.stat().st_mtime
     try:
         while queue.step():
             time.sleep(PAUSE)
-            if not options.only:
-                seen = changed(options.jobs, seen, queue)
+            listed.look(queue)
     finally:
         queue.stop()
     lost = [name for name in queue.jobs if not queue.done(name)]

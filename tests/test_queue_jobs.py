@@ -101,11 +101,12 @@ def test_only_some_with_what_they_need(tmp_path: Path) -> None:
 
 
 def test_what_stands_first_begins_first_even_where_its_needs_stand_behind_it(tmp_path: Path) -> None:
-    jobs = {
+    jobs: dict[str, dict[str, object]] = {
         "look": {"run": "echo look >> told", "needs": ["train"]},
         "train": {"run": "echo train >> told"},
         "more": {"run": "echo more >> told"},
     }
+    jobs["look"]["alone"] = True  # it waits for what it needs, and what it needs not for it
     assert queue(tmp_path, jobs, "--at-once", "1").returncode == 0
     assert (tmp_path / "told").read_text().split() == ["train", "look", "more"]
     listed = queue(tmp_path, jobs, "--only", "look", "--list").stdout
@@ -122,12 +123,15 @@ def test_the_list_may_be_changed_while_it_is_worked_through(tmp_path: Path) -> N
         until(lambda: "long: begins" in (tmp_path / "said").read_text())
         jobs.write_text("{")  # half written: nothing changes
         until(lambda: "the list stays as it was" in (tmp_path / "said").read_text())
-        jobs.write_text("added: {run: touch go}")
+        jobs.write_text("long: {run: never this}\nadded: {run: touch go, needs: }")
+        until(lambda: "added has a strange `needs`: None" in (tmp_path / "said").read_text())
+        jobs.write_text("long: {run: never this, gigabytes: 500}\nadded: {run: touch go}")
         assert running.wait(60) == 0
     finally:
         running.kill()
     told = (tmp_path / "said").read_text()
     assert "jobs.yaml is read anew: 2 jobs" in told  # the new one, and the one that ran
+    assert json.loads((tmp_path / "state/long.end").read_text())["run"].startswith("until test")  # as it began
     assert told.endswith("all done\n")
     assert not (tmp_path / "never").exists()
 
@@ -163,6 +167,7 @@ def test_a_list_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None:
         "a: true": "a needs a `run`, and True is unknown",
         "a: {run: 'true', needs: [b]}": "a needs b, which is not in the list",
         "{a: {run: 'true', needs: [b]}, b: {run: 'true', needs: [a]}}": "a needs b needs a, and none can begin",
+        "a: {run: 'true', gigabytes: '24'}": "a has a strange `gigabytes`: '24'",
         "": "names no jobs",
         "{": "is no list of jobs",
     }.items():
