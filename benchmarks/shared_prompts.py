@@ -65,8 +65,11 @@ def main() -> None:
     """Measures, prints, and writes where it is asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="bundled:smollm2-135m")
-    for name, count in (("prompts", 1), ("answers", 8), ("prompt-tokens", 256), ("answer-tokens", 16), ("rounds", 3)):
-        parser.add_argument(f"--{name}", type=int, default=count)
+    parser.add_argument("--prompts", type=int, default=1)
+    parser.add_argument("--answers", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--answer-tokens", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -115,7 +115,9 @@ def _reference(size: Size, algo: Online) -> int:
 def _learning(size: Size, settings: AlignTraining, algo: Online, plan: _Plan, longest: int, half: bool) -> int:
     """Bytes of a step of training. PPO scores the whole vocabulary for an answer at once, and keeps it for the way
     back; a prompt that is shared lies there once, but its keys and values for every head of every answer."""
-    tokens = plan.rows * algo.most_tokens + math.ceil(plan.rows / plan.company) * (longest - algo.most_tokens)
+    fitting = plan.rows % plan.company == 0 and plan.answers % plan.company == 0
+    prompts = plan.rows // plan.company if fitting else min(plan.rows, plan.rows // plan.company + 2)
+    tokens = plan.rows * algo.most_tokens + prompts * (longest - algo.most_tokens)
     kept = activations(size.config, tokens, half, settings.gradient_checkpointing)
     if plan.company > 1:
         heads = int(size.config.num_attention_heads)

@@ -24,7 +24,7 @@ from rewrite.errors import Unfit
 from rewrite.rewriter import fit
 from rewrite.sft import checkpoints
 from rewrite.sft.ranks import first, world
-from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
+from rewrite.sft.running import Run, Trained, load_policy, new_adapter, older_card, padded, quiet, shared_arguments
 from rewrite.sft.watch import say
 from rewrite.types import Prompt
 
@@ -52,7 +52,8 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
     if first():
         lengths = [len(tokens) for tokens in encode(tokenizer, prompts)]
         half = bool(arguments.bf16)
-        found = estimate_online(task.base, settings, algo, lengths, arguments.device, half, world(), can_share(model))
+        sharing = can_share(model) and not older_card(arguments.device)
+        found = estimate_online(task.base, settings, algo, lengths, arguments.device, half, world(), sharing)
         for line in found.told():
             say(line)
     reward = TrlReward(queries, goal.reward, tokenizer.eos_token_id)

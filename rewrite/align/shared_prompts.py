@@ -2,7 +2,8 @@
 keys and values that it leaves.
 
 Where candidates are shown a prompt has some six hundred tokens and an answer thirty. Eight answers in rows of their own
-are 5,000 tokens, sharing their prompt 840: the same scores and the same gradient.
+are 5,000 tokens, sharing their prompt 840: the same scores and the same gradient, but for dropout, of which answers
+that share a prompt share the prompt's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from rewrite.align.turned import turn
 from rewrite.sft.running import needs_mask
 
+ELSEWHERE = ("alibi", "attn_config", "attention_types", "window_size", "output_router_logits")
+"""Where a config says that tokens are told apart by their distance in columns, or look at some alone, or that a mixture
+of experts is to know its padding."""
 MOST = 0.75
 """Prompts an answer, from which on sharing them is not worth a second pass."""
 
@@ -99,12 +103,42 @@ def _causal(model: Any) -> Any:
 
 
 def can_share(model: Any) -> bool:
-    """True where all layers attend to all that came before and take a mask that says who sees what."""
-    config = _causal(model).config
-    if config._attn_implementation not in ("sdpa", "eager") or getattr(config, "alibi", False):
+    """True where it was seen that a model's answers come out the same with their prompt shared. Not where padding would
+    count as distance (ALiBi) or in a window, which the few tokens that are tried do not fill."""
+    causal = _causal(model)
+    config = causal.config
+    if config._attn_implementation not in ("sdpa", "eager") or any(getattr(config, each, None) for each in ELSEWHERE):
         return False
-    cache = DynamicCache(config=config)
-    return all(type(layer) is DynamicLayer for layer in cache.layers)
+    if not all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers):
+        return False
+    training = causal.training
+    try:
+        with torch.no_grad():
+            return _same(causal.eval())
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError):
+        return False  # it reads its arguments otherwise
+    finally:
+        causal.train(training)
+
+
+def _same(causal: Any) -> bool:
+    """Two answers each to prompts of three lengths, shared and in rows of their own."""
+    lengths, tokens = torch.tensor([5, 5, 3, 3, 4, 4]), 3
+    device, highest = causal.device, int(causal.config.vocab_size)
+    prompts = torch.arange(15).reshape(3, 5).repeat_interleave(2, 0)
+    rows = (torch.cat([prompts, 20 + torch.arange(18).reshape(6, tokens)], 1) * 7 % highest).to(device)
+    lead = (5 - lengths).to(device)
+    mask = (torch.arange(5 + tokens, device=device) >= lead[:, None]).long()
+    labels = rows.masked_fill(torch.arange(5 + tokens, device=device) < 5, -100)
+    shared = Shared.found(rows, mask, labels)
+    assert shared is not None
+    read = causal.base_model.forward
+    found = shared.states(read, causal.config._attn_implementation == "eager")
+    alone = read(input_ids=turn(rows, lead), use_cache=False).last_hidden_state
+    places = (4 - lead)[:, None] + torch.arange(tokens + 1, device=device)
+    wanted = alone[torch.arange(6, device=device)[:, None], places]
+    near = 1e-3 if wanted.dtype == torch.float32 else 5e-2
+    return bool((found - wanted).abs().max() <= near * wanted.abs().max())
 
 
 def _share(model: Any) -> None:

@@ -214,9 +214,12 @@ def without_padding_mask(trainer: Any) -> None:
 def needs_mask(trainer: Any) -> bool:
     """True where training is to know its padding: before Ampere PyTorch would take attention that computes a whole
     matrix a head, and padding would count where a mixture balances its experts."""
-    device = trainer.args.device
-    older = device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE
-    return older or bool(getattr(trainer, "aux_loss_enabled", False))
+    return older_card(trainer.args.device) or bool(getattr(trainer, "aux_loss_enabled", False))
+
+
+def older_card(device: torch.device) -> bool:
+    """True for an NVIDIA card before Ampere."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE
 
 
 def new_adapter(settings: SftSettings, adapter: Path | None = None) -> LoraConfig | None:

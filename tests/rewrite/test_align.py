@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rewrite.align import dpo
+from rewrite.align import dpo, groups
 from rewrite.align.aligned import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
 from rewrite.align.blends import blended
@@ -35,6 +36,7 @@ from rewrite.align.settings import (
     PpoSettings,
     RlooSettings,
 )
+from rewrite.align.shared_prompts import Shared
 from rewrite.align.shipped import persistent
 from rewrite.backends.decoding import Decoding
 from rewrite.backends.model_folder import load_tokenizer
@@ -296,6 +298,37 @@ def test_answers_for_several_steps_are_written_together(
     wanted = [sum(kl) / len(kl) * length for kl, length in zip(tokens, lengths, strict=False)]
     assert [row["kl"] for row in told] == pytest.approx(wanted)  # nats an answer in every line, not a token
     assert wanted[3] > 0
+
+
+@pytest.mark.parametrize("kind", [GrpoSettings, RlooSettings])
+def test_answers_share_their_prompt_while_they_are_learned_from(
+    base: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Any]
+) -> None:
+    """And what is learned is the same as from rows of their own in the same order."""
+    algo = kind(answers=4, most_tokens=5, steps=2, beta=0.05)
+    shared: list[tuple[int, int]] = []
+    states = Shared.states
+
+    def watched(self: Shared, *arguments: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            shared.append((len(self.prompts), len(self.answers)))
+        return states(self, *arguments)
+
+    monkeypatch.setattr(Shared, "states", watched)
+
+    def learned(name: str) -> list[float]:
+        train_groups(_goal(base, adapter), _leg(tmp_path / name, batch_size=8), algo)
+        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        return [row["grad_norm"] for row in rows if "grad_norm" in row]
+
+    together = learned("together")
+    assert shared == [(2, 8)] * 2  # two prompts, of four answers each
+    monkeypatch.setattr(groups, "share_prompts", lambda trainer: True)  # the order alone
+    alone = learned("alone")
+    assert shared == [(2, 8)] * 2
+    assert len(together) == 2
+    assert together == pytest.approx(alone, rel=1e-3)
+    assert min(together) > 0.01
 
 
 def test_queries_that_fill_no_batch_are_told_or_refused(
