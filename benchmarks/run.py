@@ -4,7 +4,8 @@
 
 Small takes minutes on two cores without a GPU. Full is the published sizes, and vLLM and TRL's fine-tuning as peers
 too; it takes hours there. Every script measures its peer in the same run, in turn with ours, and writes JSON, which
-stays in the output folder beside table.md. A benchmark that cannot be run here is a row that says why; one that fails makes exit code 1.
+stays in the output folder beside table.md. A benchmark that cannot be run here is a row that says why; one that fails
+makes exit code 1.
 """
 
 from __future__ import annotations
