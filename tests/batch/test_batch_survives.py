@@ -103,7 +103,7 @@ def drive_random(folder: Path, found: dict[str, int]) -> None:
     chance, index = random.Random(0), str(folder / "index")
     long = folder / "long"
     long.mkdir()
-    write_input(long / "in.jsonl", 1500)
+    write_input(long / "in.jsonl", 600)
     started = time.monotonic()
     work(long, 16, index=index)
     duration = time.monotonic() - started
