@@ -72,6 +72,8 @@ def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Tra
         callbacks=[*run.callbacks(), watch],
     )
     trainer.sharing = share_prompts(trainer)
+    if first() and not trainer.sharing:
+        say("answers cannot share their prompt here: each is a row of its own, which takes more memory and time")
     turn_rows(trainer)
     trainer.epochs_done = int(run.state.get("epoch", 0))
     if algo.by == "adapter":

@@ -302,7 +302,12 @@ def test_answers_for_several_steps_are_written_together(
 
 @pytest.mark.parametrize("kind", [GrpoSettings, RlooSettings])
 def test_answers_share_their_prompt_while_they_are_learned_from(
-    base: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Any]
+    base: Path,
+    adapter: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: Callable[..., Any],
 ) -> None:
     """And what is learned is the same as from rows of their own in the same order."""
     algo = kind(answers=4, most_tokens=5, steps=2, beta=0.05)
@@ -323,12 +328,17 @@ def test_answers_share_their_prompt_while_they_are_learned_from(
 
     together = learned("together")
     assert shared == [(2, 8)] * 2  # two prompts, of four answers each
+    assert "row of its own" not in capsys.readouterr().err
     monkeypatch.setattr(groups, "share_prompts", lambda trainer: True)  # the order alone
     alone = learned("alone")
     assert shared == [(2, 8)] * 2
     assert len(together) == 2
     assert together == pytest.approx(alone, rel=1e-3)
     assert min(together) > 0.01
+    monkeypatch.undo()
+    forgetful = _leg(tmp_path / "forgetful", batch_size=8, gradient_checkpointing=True)
+    train_groups(_goal(base, adapter), forgetful, algo)
+    assert "answers cannot share their prompt here" in capsys.readouterr().err
 
 
 def test_queries_that_fill_no_batch_are_told_or_refused(
