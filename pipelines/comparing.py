@@ -14,20 +14,20 @@ from reward.metrics import Judged, recall_at_k
 
 
 def compare(
-    values: Mapping[str, Mapping[str, np.ndarray]], baseline: str, metrics: Sequence[str], seed: int
+    values: Mapping[str, Mapping[str, np.ndarray]], against: Mapping[str, str], metrics: Sequence[str], seed: int
 ) -> tuple[ComparisonRow, ...]:
-    """Every other system against the baseline, in every metric."""
-    pairs = [(name, metric) for name in values if name != baseline for metric in metrics]
+    """Systems against those that they are to be compared with, in every metric."""
+    pairs = [(name, metric) for name in against for metric in metrics]
     if not pairs:
         return ()
-    differences = np.stack([values[name][metric] - values[baseline][metric] for name, metric in pairs], axis=1)
+    differences = np.stack([values[name][metric] - values[against[name]][metric] for name, metric in pairs], axis=1)
     p_values = randomisation_test(differences, seed).tolist()
     bounds = bootstrap_intervals(differences, seed).tolist()
     corrected = holm(p_values)
     return tuple(
         ComparisonRow(
             name,
-            baseline,
+            against[name],
             metric,
             round(float(column.mean()), 6),
             pair(bound),

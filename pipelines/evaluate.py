@@ -11,6 +11,7 @@ import numpy as np
 
 from pipelines.comparing import compare, curve, groups, pair
 from pipelines.data import DataSet, load_dataset, some_queries
+from pipelines.grid import Grid, own_raw
 from pipelines.index import make_context
 from pipelines.protocols import Protocol, apply_protocol
 from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
@@ -35,7 +36,9 @@ class EvalConfig:
     """The run folder to write."""
     data: str
     """A data set folder, or `bundled:sample`."""
-    systems: dict[str, SystemSettings]
+    systems: dict[str, SystemSettings] = field(default_factory=dict)
+    grid: Grid | None = None
+    """More systems: retrievers x rewriters."""
     rewriters: dict[str, RewriterSettings] = field(default_factory=dict)
     """Those that systems name."""
     index: str | None = None
@@ -51,14 +54,18 @@ class EvalConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.systems:
+        for name in self.grid.systems() if self.grid else ():
+            if name in self.systems:
+                raise BadInput(f"the system {name!r} is in `systems` and in the grid", "grid")
+        if not self.all_systems:
             raise BadInput("there are no systems to evaluate")
-        for name in (*self.systems, *self.rewriters):
+        for name in (*self.all_systems, *self.rewriters):
             if not name.replace("-", "").replace("_", "").replace("+", "").isalnum():
                 raise BadInput("a system's name, and a rewriter's, is made of letters, digits, -, _ and +")
         _check_rewriters(self)
-        if self.baseline is not None and self.baseline not in self.systems:
-            raise BadInput(f"the baseline {self.baseline!r} is not among the systems {', '.join(self.systems)}")
+        if self.baseline is not None and self.baseline not in self.all_systems:
+            known = ", ".join(self.all_systems)
+            raise BadInput(f"the baseline {self.baseline!r} is not among the systems {known}")
         if "recall@5" not in self.metrics:
             raise BadInput("metrics must hold recall@5: wins, losses and the headline are told by it")
         if self.seed < 0:
@@ -70,9 +77,14 @@ class EvalConfig:
             if k is not None and k > DEPTH:
                 raise BadInput(f"{metric} looks deeper than the {DEPTH} places that are kept")
 
+    @property
+    def all_systems(self) -> dict[str, SystemSettings]:
+        """Those that were named, then the grid's."""
+        return {**self.systems, **(self.grid.systems() if self.grid else {})}
+
 
 def _check_rewriters(config: EvalConfig) -> None:
-    for name, system in config.systems.items():
+    for name, system in config.all_systems.items():
         wanted, known = system.rewriter, list(config.rewriters)
         if wanted is not None and wanted not in known:
             close = get_close_matches(wanted, known, n=1, cutoff=0.5)
@@ -100,6 +112,9 @@ class Evaluation:
     """system -> metric -> (queries,)"""
     intervals: Mapping[str, Mapping[str, tuple[float, float]]]
     comparisons: tuple[ComparisonRow, ...]
+    """Every other system with the baseline."""
+    rewriting: tuple[ComparisonRow, ...]
+    """Every system that rewrites with the raw query of its own retriever, where that was asked."""
     curves: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, np.ndarray]
     """group -> which of the queries belong to it"""
@@ -137,6 +152,7 @@ class Evaluation:
             "systems": {name: means(values) for name, values in self.values.items()},
             "intervals": {name: dict(intervals) for name, intervals in self.intervals.items()},
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
+            "rewriting": [asdict(comparison) for comparison in self.rewriting],
             "groups": {
                 group: {"queries": int(mask.sum()), **{name: means(v, mask) for name, v in self.values.items()}}
                 for group, mask in self.groups.items()
@@ -170,11 +186,12 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
     trial = Trial(data, config.protocol, config.split)
     order, wanted = trial.order(config.split), trial.gold(config.split)
     told = groups(data, order, config.group_by)
-    asked = ask(config.systems, config.rewriters, config.index, trial, context or make_context())
+    systems = config.all_systems
+    asked = ask(systems, config.rewriters, config.index, trial, context or make_context())
     answers = asked.systems
     judged = {name: judge([answer.rankings[query].ids for query in order], wanted) for name, answer in answers.items()}
     values = {name: {metric: measure(metric, each) for metric in config.metrics} for name, each in judged.items()}
-    baseline = config.baseline or next(iter(config.systems))
+    baseline = config.baseline or next(iter(systems))
     table = np.stack([values[name][metric] for name in values for metric in config.metrics], axis=1)
     bounds = iter(bootstrap_intervals(table, config.seed).tolist())
     intervals = {name: {metric: pair(next(bounds)) for metric in config.metrics} for name in values}
@@ -186,7 +203,8 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
         answers,
         values,
         intervals,
-        compare(values, baseline, config.metrics, config.seed),
+        compare(values, {name: baseline for name in values if name != baseline}, config.metrics, config.seed),
+        compare(values, own_raw(systems, config.index), config.metrics, config.seed),
         {name: curve(each) for name, each in judged.items()},
         told,
         asked.rewriters,

@@ -12,12 +12,15 @@ from pipelines import cli
 from pipelines.config import parse
 from pipelines.evaluate import METRICS, EvalConfig, evaluate
 from pipelines.index import sample_folder
+from pipelines.results.keep import from_run
 from pipelines.trec import read_run, write_run
 from retrievers.errors import BadInput
 from retrievers.index import build
 from retrievers.kinds import Context
 from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, TrainingSource
 from retrievers.types import Ranking, Tool
+
+RECALL = "recall@5"
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,56 @@ def test_a_run_file_is_a_system_like_any_other(place: Path) -> None:
     found = json.loads((place / "with-run" / "metrics.json").read_text())
     assert found["systems"]["theirs"] == found["systems"]["bm25"]
     assert all(comparison["p_value"] == 1.0 for comparison in found["comparisons"])
+
+
+def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(
+        place,
+        output=str(tmp_path / "grid"),
+        systems={},
+        rewriters={"rules": {"template": "needs", "backend": {"kind": "rules"}}},
+        grid={
+            "retrievers": {"bm25": {"retriever": "bm25"}, "flat": {"retriever": "flat"}},
+            "rewriters": {"rules": {"fusion": {"raw": 0.6}}},
+        },
+    )
+    capsys.readouterr()
+    assert cli.evaluate([str(path)]) == 0
+    told = capsys.readouterr().out
+    found = json.loads((tmp_path / "grid" / "metrics.json").read_text())
+    assert list(found["systems"]) == ["bm25", "bm25+rules", "flat", "flat+rules"]
+    assert {(row["system"], row["baseline"]) for row in found["rewriting"]} == {
+        ("bm25+rules", "bm25"),
+        ("flat+rules", "flat"),
+    }
+    lines = [json.loads(line) for line in (tmp_path / "grid" / "queries.jsonl").read_text().splitlines()]
+    for row in found["rewriting"]:
+        scores = [(each["scores"][row["system"]], each["scores"][row["baseline"]]) for each in lines]
+        differences = [one[row["metric"]] - other[row["metric"]] for one, other in scores]
+        assert row["difference"] == pytest.approx(sum(differences) / 401, abs=2e-6)
+        assert row["better"] == sum(each > 1e-9 for each in differences)
+        assert row["worse"] == sum(each < -1e-9 for each in differences)
+    p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
+    assert f"p {p:.4f}" in next(line for line in told.splitlines() if line.startswith("flat+rules ") and " p " in line)
+    assert "What rewriting adds" in (tmp_path / "grid" / "report.html").read_text()
+    kept = {row.system: row for row in from_run(tmp_path / "grid").rows}
+    assert (kept["flat+rules"].against, kept["bm25+rules"].against, kept["flat"].against) == ("flat", "bm25", "bm25")
+    assert kept["flat+rules"].p_values[RECALL] == pytest.approx(p, rel=1e-2)
+
+
+def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.evaluate([str(config(place, systems={}))]) == 2
+    assert "there are no systems" in capsys.readouterr().err
+    assert cli.evaluate([str(config(place, grid={"retrievers": {}, "rewriters": {}}))]) == 2
+    assert "a grid needs retrievers" in capsys.readouterr().err
+    again = {"retrievers": {"bm25": {"retriever": "bm25"}}, "rewriters": {}}
+    assert cli.evaluate([str(config(place, grid=again))]) == 2
+    assert "'bm25' is in `systems` and in the grid" in capsys.readouterr().err
+    unknown = {"retrievers": {"again": {"retriever": "bm25"}}, "rewriters": {"nobody": {}}}
+    assert cli.evaluate([str(config(place, grid=unknown))]) == 2
+    assert "names the rewriter 'nobody'" in capsys.readouterr().err
 
 
 def test_ids_with_spaces_survive_a_run_file(tmp_path: Path) -> None:

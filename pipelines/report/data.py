@@ -21,7 +21,7 @@ class SystemRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One system against the baseline in one metric."""
+    """One system against the baseline, or against another, in one metric."""
 
     system: str
     baseline: str
@@ -198,4 +198,6 @@ class ReportData:
     notes: tuple[str, ...]
     rewriters: tuple[RewriterRow, ...] = ()
     fusions: tuple[FusionRow, ...] = ()
+    rewriting: tuple[ComparisonRow, ...] = ()
+    """Systems that rewrite against their own retriever's raw query."""
     trees: tuple[CodeTree, ...] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipelines.report.data import FusionRow, ReportData, RewriterRow, RewriteSample, TriedRow
+from pipelines.report.data import ComparisonRow, FusionRow, ReportData, RewriterRow, RewriteSample, TriedRow
 from pipelines.report.markup import Html, foreign, join, scrolling, section, tabs, tag
-from pipelines.report.tables import row_head, table
-from pipelines.report.wording import duration, metric_label, percent
+from pipelines.report.tables import MARKS, row_head, table
+from pipelines.report.wording import duration, headline_metric, metric_label, percent, points, probability, verdict
 
 EXPLANATION = (
     "What became of the queries, in percent of them. Parsed are answers that could be read: a rewrite, or the word "
@@ -17,6 +17,11 @@ FUSION = (
     "How the list of the raw query and those of its rewrite become one; at a raw share of 0 the rewrite is alone. "
     "Chosen on dev is the way that trusts the raw query most of those that are not clearly worse than the best; "
     "a raw query whose first tool scores at least as told under Sure is left alone."
+)
+GAINS = (
+    "Each system that rewrites against the raw query of its own retriever: the difference in points, its 95 % "
+    "interval, p of a paired randomisation test, the same after Holm's correction for the number of rows and metrics, "
+    "and how many queries became better and worse."
 )
 HEAD = (
     "Rewriter",
@@ -40,7 +45,8 @@ def rewrites(data: ReportData) -> Html:
     figures = table(HEAD, map(_figures, data.rewriters), "Rewriters, in percent of the queries", "figures")
     panels = [(row.name, row.name, _samples(row)) for row in data.rewriters]
     samples = tabs("rewriters", "Rewriter", panels) if len(panels) > 1 else panels[0][2]
-    return section("rewrites", "Rewrites", EXPLANATION, scrolling("Rewriters", figures), _fusions(data), samples)
+    used = join([_fusions(data), _gains(data)])
+    return section("rewrites", "Rewrites", EXPLANATION, scrolling("Rewriters", figures), used, samples)
 
 
 def _figures(row: RewriterRow) -> Html:
@@ -77,6 +83,30 @@ def _fusion(data: ReportData, row: FusionRow) -> Html:
         tag("td", f"by {metric_label(row.metric)} of {row.queries:,} dev queries" if row.tried else "by the config"),
         tag("td", percent(row.tried[0].score if row.tried else None)),
         tag("td", percent(alone)),
+    )
+
+
+def _gains(data: ReportData) -> Html:
+    """Where every system has the same raw query, the table of all systems tells it already."""
+    metric = headline_metric(data)
+    chosen = [row for row in data.rewriting if row.metric == metric]
+    if all(row.baseline == data.baseline for row in chosen):
+        return Html()
+    head = ("System", "Against", metric_label(metric), "95 % interval", "p", "p, Holm", "Better", "Worse", "Verdict")
+    told = table(head, [_gain(data, row) for row in chosen], "What rewriting adds to each retriever", "figures")
+    return join([tag("p", GAINS, class_="explanation"), scrolling("What rewriting adds", told)])
+
+
+def _gain(data: ReportData, row: ComparisonRow) -> Html:
+    said = verdict(row)
+    low, high = map(points, row.interval)
+    cells = (points(row.difference), f"{low} to {high}", probability(row.p_value), probability(row.p_holm))
+    return tag(
+        "tr",
+        row_head(data, row.system),
+        tag("td", foreign(row.baseline)),
+        *(tag("td", cell) for cell in (*cells, f"{row.better:,}", f"{row.worse:,}")),
+        tag("td", MARKS[said] + said, class_=f"verdict {said.partition(' ')[0]}"),
     )
 
 

@@ -78,11 +78,7 @@ def from_run(run: Path) -> Figures:
     main = _main_systems(made, told.get("fusions", {}))
     rows = []
     for name, parts in made.items():
-        p_values = {
-            each["metric"]: float(f"{each['p_value']:.3g}")
-            for each in told["comparisons"]
-            if each["system"] == name and each["metric"] in KEPT
-        }
+        p_values, against = _compared(told, name)
         seconds = told["seconds_per_query"].get(name)
         rows.append(
             FigureRow(
@@ -93,7 +89,7 @@ def from_run(run: Path) -> Figures:
                 variant=name not in main,
                 metrics=_some(told["systems"][name], KEPT),
                 groups={group: _some(each[name], GROUPED) for group, each in told["groups"].items()},
-                against=told["retriever"]["name"] if p_values else "",
+                against=against,
                 p_values=p_values,
                 milliseconds=round(seconds * 1000, 2) if seconds else None,
                 parameters=parts.parameters,
@@ -113,6 +109,15 @@ def from_run(run: Path) -> Figures:
         commit=world["commit"],
         run=str(run),
     )
+
+
+def _compared(told: Mapping[str, Any], system: str) -> tuple[dict[str, float], str]:
+    """p by metric, and against what: the raw query of the same retriever where that was asked, or else the baseline."""
+    for rows in (told.get("rewriting", ()), told["comparisons"]):
+        found = [each for each in rows if each["system"] == system and each["metric"] in KEPT]
+        if found:
+            return {each["metric"]: float(f"{each['p_value']:.3g}") for each in found}, found[0]["baseline"]
+    return {}, ""
 
 
 def _main_systems(made: Mapping[str, Any], fusions: Mapping[str, Any]) -> set[str]:

@@ -1,0 +1,70 @@
+"""A whole table of systems: every retriever alone, and behind every rewriter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipelines.systems import SystemSettings
+from retrievers.errors import BadInput
+from retrievers.settings import RewriteFusion
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A retriever of an index."""
+
+    retriever: str
+    index: str | None = None
+    """The config's index when not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How a rewriter of the config is used in front of every retriever."""
+
+    fusion: RewriteFusion | None = None
+    """As the rewriter's card says when not given."""
+    choose_fusion: bool = False
+    """Choose it for each retriever on the dev split of the same data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`{retrievers: {tuned: {retriever: dense, index: …}}, rewriters: {rules: {fusion: {raw: 0.6}}}}` has the systems
+    `tuned` and `tuned+rules`."""
+
+    retrievers: dict[str, Row]
+    rewriters: dict[str, Column]
+
+    def __post_init__(self) -> None:
+        if not self.retrievers:
+            raise BadInput("a grid needs retrievers", "retrievers")
+
+    def systems(self) -> dict[str, SystemSettings]:
+        """Row by row, the raw query first."""
+        found = {}
+        for name, row in self.retrievers.items():
+            found[name] = SystemSettings(retriever=row.retriever, index=row.index)
+            for rewriter, column in self.rewriters.items():
+                found[f"{name}+{rewriter}"] = SystemSettings(
+                    retriever=row.retriever,
+                    index=row.index,
+                    rewriter=rewriter,
+                    fusion=column.fusion,
+                    choose_fusion=column.choose_fusion,
+                )
+        return found
+
+
+def own_raw(systems: Mapping[str, SystemSettings], default_index: str | None) -> dict[str, str]:
+    """A system that rewrites -> the system that asks the same retriever the raw query, where there is one."""
+    plain: dict[tuple[str | None, str | None], str] = {}
+    for name, system in systems.items():
+        if system.rewriter is None and system.run is None:
+            plain.setdefault((system.index or default_index, system.retriever), name)
+    return {
+        name: plain[system.index or default_index, system.retriever]
+        for name, system in systems.items()
+        if system.rewriter is not None and (system.index or default_index, system.retriever) in plain
+    }
