@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipelines.systems import SystemSettings
 from retrievers.errors import BadInput
@@ -28,6 +28,10 @@ class Column:
     choose_fusion: bool = False
     """Choose it for each retriever on the dev split of the same data set."""
 
+    def __post_init__(self) -> None:
+        if self.fusion is not None and self.choose_fusion:
+            raise BadInput("either give the fusion or have it chosen, not both", "fusion")
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -35,11 +39,14 @@ class Grid:
     `tuned` and `tuned+rules`."""
 
     retrievers: dict[str, Row]
-    rewriters: dict[str, Column]
+    rewriters: dict[str, Column] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.retrievers:
             raise BadInput("a grid needs retrievers", "retrievers")
+        names = [*self.retrievers, *(f"{row}+{column}" for row in self.retrievers for column in self.rewriters)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadInput(f"two systems of the grid would be called {twice[0]!r}; rename a retriever", "retrievers")
 
     def systems(self) -> dict[str, SystemSettings]:
         """Row by row, the raw query first."""

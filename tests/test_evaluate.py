@@ -146,6 +146,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         assert row["difference"] == pytest.approx(sum(differences) / 401, abs=2e-6)
         assert row["better"] == sum(each > 1e-9 for each in differences)
         assert row["worse"] == sum(each < -1e-9 for each in differences)
+        assert row["p_value"] <= row["p_holm"] <= min(1, 2 * row["p_value"]), "corrected for the two rows of its metric"
     p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
     assert f"p {p:.4f}" in next(line for line in told.splitlines() if line.startswith("flat+rules ") and " p " in line)
     assert "What rewriting adds" in (tmp_path / "grid" / "report.html").read_text()
@@ -164,7 +165,35 @@ def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pyt
     assert "'bm25' is in `systems` and in the grid" in capsys.readouterr().err
     unknown = {"retrievers": {"again": {"retriever": "bm25"}}, "rewriters": {"nobody": {}}}
     assert cli.evaluate([str(config(place, grid=unknown))]) == 2
-    assert "names the rewriter 'nobody'" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "grid" in told
+    assert "names the rewriter 'nobody'" in told
+    alike = {"retrievers": {"x": {"retriever": "bm25"}, "x+y": {"retriever": "flat"}}, "rewriters": {"y": {}}}
+    assert cli.evaluate([str(config(place, grid=alike))]) == 2
+    assert "two systems of the grid would be called 'x+y'" in capsys.readouterr().err
+    both = {
+        "retrievers": {"x": {"retriever": "bm25"}},
+        "rewriters": {"y": {"fusion": {"raw": 0.5}, "choose_fusion": True}},
+    }
+    assert cli.evaluate([str(config(place, grid=both))]) == 2
+    assert "grid.rewriters.y.fusion: either give the fusion or have it chosen" in capsys.readouterr().err
+
+
+def test_a_baseline_that_was_chosen_is_what_kept_figures_are_against(place: Path, tmp_path: Path) -> None:
+    path = config(
+        place,
+        output=str(tmp_path / "run"),
+        baseline="alone",
+        rewriters={"rules": {"template": "needs", "backend": {"kind": "rules"}}},
+        systems={
+            "bm25": {"retriever": "bm25"},
+            "alone": {"retriever": "bm25", "rewriter": "rules", "fusion": {"raw": 0}},
+            "fused": {"retriever": "bm25", "rewriter": "rules", "fusion": {"raw": 0.6}},
+        },
+    )
+    assert cli.evaluate([str(path)]) == 0
+    kept = {row.system: row.against for row in from_run(tmp_path / "run").rows}
+    assert kept == {"bm25": "alone", "alone": "", "fused": "alone"}
 
 
 def test_ids_with_spaces_survive_a_run_file(tmp_path: Path) -> None:

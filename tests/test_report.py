@@ -9,12 +9,14 @@ import subprocess
 from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 
 from pipelines.report import render
+from pipelines.report.curve import LABEL_HEIGHT, recall_curve
 from pipelines.report.data import (
     Change,
     Changes,
@@ -176,6 +178,17 @@ def test_hostile_text_is_shown_as_text_everywhere() -> None:
     assert not re.search("[\x00\u202e\ud800]", page)
     ids = [attributes["id"] for _, attributes in Page(page).elements if "id" in attributes]
     assert len(ids) == len(set(ids))
+
+
+def test_the_names_of_a_whole_table_stay_beside_their_curves() -> None:
+    curve = {f"retriever-{i}+rewriter": tuple(0.5 + 0.001 * i + 0.01 * k for k in range(20)) for i in range(35)}
+    page = str(recall_curve(replace(make(1), curve=curve)))
+    tops = sorted(float(top) for top in re.findall(r'style="top:([-\d.]+)px"', page))
+    tall = int(re.findall(r"--height:(\d+)px", page)[0])
+    assert len(tops) == 35
+    assert tops[0] >= 0
+    assert tops[-1] <= tall + LABEL_HEIGHT
+    assert all(below - above >= LABEL_HEIGHT - 0.2 for above, below in pairwise(tops))
 
 
 def test_numbers_are_the_data_s() -> None:

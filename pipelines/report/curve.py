@@ -20,6 +20,7 @@ def recall_curve(data: ReportData) -> Html:
     lines = {name: values for name, values in data.curve.items() if values and all(map(math.isfinite, values))}
     if not lines:
         return Html()
+    tall = max(CURVE_HEIGHT, LABEL_HEIGHT * len(lines))  # room for all names
     longest = max(map(len, lines.values()))
     every = [value for values in lines.values() for value in values]
     low = max(0.0, math.floor(min(every) * 10 - 0.2) / 10)
@@ -40,7 +41,7 @@ def recall_curve(data: ReportData) -> Html:
     inner = tag("svg", *paths, viewBox="0 0 100 100", preserveAspectRatio="none", width="100%", height="100%")
     said = "; ".join(f"{name} from {percent(values[0])} to {percent(values[-1])}" for name, values in lines.items())
     label = f"Recall in percent against the number of places k, 1 to {longest}: {said}"
-    plot = tag("svg", *grid, inner, class_="plot", role="img", aria_label=label, height=CURVE_HEIGHT)
+    plot = tag("svg", *grid, inner, class_="plot", role="img", aria_label=label, height=tall)
     left = [tag("span", f"{each * 100:.3g}", style=f"top:{at(y(each))}") for each in heights]
     shown = [k for k in range(1, longest + 1) if k in {1, longest} or (k % 5 == 0 and longest - k > 1)]
     below = [tag("span", str(k), style=f"left:{at(x(k - 1))}") for k in shown]
@@ -48,11 +49,11 @@ def recall_curve(data: ReportData) -> Html:
         "div",
         tag("div", *left, class_="y", aria_hidden="true"),
         plot,
-        _line_labels(data, {name: y(values[-1]) for name, values in lines.items()}),
+        _line_labels(data, {name: y(values[-1]) for name, values in lines.items()}, tall),
         tag("div", *below, class_="x", aria_hidden="true"),
         tag("div", "k, the number of places looked at", class_="x-title", aria_hidden="true"),
         class_="curve",
-        style=f"--height:{CURVE_HEIGHT}px",
+        style=f"--height:{tall}px",
     )
 
 
@@ -63,14 +64,14 @@ def _path(colour: str, places: Sequence[tuple[float, float]]) -> Html:
     return tag("g", tag("path", d=f"M{steps}", class_="line"), tag("path", d=dots, class_="dots"), class_=colour)
 
 
-def _line_labels(data: ReportData, ends: dict[str, float]) -> Html:
+def _line_labels(data: ReportData, ends: dict[str, float], tall: int) -> Html:
     """The names beside the lines' ends, moved apart where they would overlap, with a leader each."""
     order = sorted(ends, key=lambda name: (ends[name], name))
-    wanted = [ends[name] * CURVE_HEIGHT for name in order]
+    wanted = [ends[name] * tall for name in order]
     placed: list[float] = []
     for want in wanted:
         placed.append(max(want, placed[-1] + LABEL_HEIGHT) if placed else want)
-    floor = CURVE_HEIGHT + LABEL_HEIGHT / 2
+    floor = tall + LABEL_HEIGHT / 2
     for i in reversed(range(len(placed))):
         placed[i] = min(placed[i], floor)
         floor = placed[i] - LABEL_HEIGHT
@@ -91,7 +92,7 @@ def _line_labels(data: ReportData, ends: dict[str, float]) -> Html:
     ]
     return join(
         [
-            tag("svg", *leaders, class_="leaders", width=20, height=CURVE_HEIGHT, aria_hidden="true"),
+            tag("svg", *leaders, class_="leaders", width=20, height=tall, aria_hidden="true"),
             tag("div", *names, class_="names", aria_hidden="true"),
         ]
     )

@@ -20,7 +20,7 @@ FUSION = (
 )
 GAINS = (
     "Each system that rewrites against the raw query of its own retriever: the difference in points, its 95 % "
-    "interval, p of a paired randomisation test, the same after Holm's correction for the number of rows and metrics, "
+    "interval, p of a paired randomisation test, the same after Holm's correction for the number of rows, "
     "and how many queries became better and worse."
 )
 HEAD = (

@@ -78,7 +78,7 @@ def from_run(run: Path) -> Figures:
     main = _main_systems(made, told.get("fusions", {}))
     rows = []
     for name, parts in made.items():
-        p_values, against = _compared(told, name)
+        p_values, against = _compared(told, name, config.get("baseline") is not None)
         seconds = told["seconds_per_query"].get(name)
         rows.append(
             FigureRow(
@@ -111,9 +111,10 @@ def from_run(run: Path) -> Figures:
     )
 
 
-def _compared(told: Mapping[str, Any], system: str) -> tuple[dict[str, float], str]:
-    """p by metric, and against what: the raw query of the same retriever where that was asked, or else the baseline."""
-    for rows in (told.get("rewriting", ()), told["comparisons"]):
+def _compared(told: Mapping[str, Any], system: str, chosen: bool) -> tuple[dict[str, float], str]:
+    """p by metric, and against what: the raw query of the same retriever where that was asked, or else the baseline,
+    which comes first where the config has `chosen` one."""
+    for rows in (() if chosen else told.get("rewriting", ()), told["comparisons"]):
         found = [each for each in rows if each["system"] == system and each["metric"] in KEPT]
         if found:
             return {each["metric"]: float(f"{each['p_value']:.3g}") for each in found}, found[0]["baseline"]
