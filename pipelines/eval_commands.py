@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.eval_report import METRIC, report_data
+from pipelines.eval_report import report_data
 from pipelines.evaluate import EvalConfig, Evaluation, evaluate, means
 from pipelines.index import make_context
 from pipelines.report import render
@@ -27,8 +27,8 @@ def run_eval(arguments: argparse.Namespace) -> int:
     evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
     write_evaluation(evaluation)
     print(table(evaluation))
-    if told := gains(evaluation):
-        print(f"\n{told}")
+    if evaluation.gains:
+        print(f"\n{gains(evaluation)}")
     if evaluation.rewriters:
         print(f"\n{rewrites(evaluation)}")
     print(f"\n{config.output}/report.html, metrics.json, *.trec")
@@ -94,13 +94,10 @@ def table(evaluation: Evaluation) -> str:
 
 
 def gains(evaluation: Evaluation) -> str:
-    """What rewriting adds to each retriever, for the terminal; nothing where all have the baseline's raw query."""
-    rows = [row for row in evaluation.rewriting if row.metric == METRIC]
-    if all(row.baseline == evaluation.baseline for row in rows):
-        return ""
-    width = max(len(row.system) for row in rows)
-    lines = [f"{METRIC} against the raw query of the same retriever; * p < .05 after Holm's correction"]
-    for row in rows:
+    """What rewriting adds to each retriever, for the terminal."""
+    width = max(len(row.system) for row in evaluation.gains)
+    lines = ["recall@5 against the raw query of the same retriever; * p < .05 after Holm's correction"]
+    for row in evaluation.gains:
         mark = "*" if row.p_holm < 0.05 else " "
         told = f"{row.difference:+.3f}{mark}  p {row.p_value:.4f}, {row.better} better, {row.worse} worse"
         lines.append(f"{row.system.ljust(width)}  {told}")

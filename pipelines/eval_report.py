@@ -55,7 +55,7 @@ def report_data(evaluation: Evaluation, facts: dict[str, str]) -> ReportData:
         notes=tuple(f"{what}: {count}" for what, count in data.report.items()),
         rewriters=evaluation.rewriter_rows,
         fusions=evaluation.fusion_rows,
-        rewriting=evaluation.rewriting,
+        gains=evaluation.gains,
         trees=_trees(evaluation),
     )
 

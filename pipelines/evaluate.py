@@ -17,7 +17,7 @@ from pipelines.protocols import Protocol, apply_protocol
 from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
 from pipelines.rewrite_figures import fusion_row, fusions_json, rewriter_row, rewriters_json
 from pipelines.rewriters import RewriterSettings
-from pipelines.rewritten_systems import DEV, Rewritten
+from pipelines.rewritten_systems import DEV, METRIC, Rewritten
 from pipelines.significance import bootstrap_intervals
 from pipelines.systems import Ranked, SystemSettings, ask
 from pipelines.trial import Trial
@@ -136,6 +136,13 @@ class Evaluation:
         """How the systems that rewrite fuse."""
         dev = len(self.data.gold.get(DEV, {}))
         return tuple(fusion_row(name, each.fused, dev) for name, each in self.answers.items() if each.fused)
+
+    @property
+    def gains(self) -> tuple[ComparisonRow, ...]:
+        """What rewriting adds to each retriever by recall@5; nothing where the comparisons tell it already, since all
+        systems that rewrite have the baseline's raw query."""
+        rows = tuple(row for row in self.rewriting if row.metric == METRIC)
+        return rows if any(row.baseline != self.baseline for row in rows) else ()
 
     @property
     def names(self) -> dict[str, str]:

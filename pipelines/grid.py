@@ -14,7 +14,8 @@ from retrievers.settings import RewriteFusion
 class Row:
     """A retriever of an index."""
 
-    retriever: str
+    retriever: str = ""
+    """The row's own name when not given."""
     index: str | None = None
     """The config's index when not given."""
 
@@ -52,10 +53,11 @@ class Grid:
         """Row by row, the raw query first."""
         found = {}
         for name, row in self.retrievers.items():
-            found[name] = SystemSettings(retriever=row.retriever, index=row.index)
+            searched = row.retriever or name
+            found[name] = SystemSettings(retriever=searched, index=row.index)
             for rewriter, column in self.rewriters.items():
                 found[f"{name}+{rewriter}"] = SystemSettings(
-                    retriever=row.retriever,
+                    retriever=searched,
                     index=row.index,
                     rewriter=rewriter,
                     fusion=column.fusion,
@@ -66,12 +68,10 @@ class Grid:
 
 def own_raw(systems: Mapping[str, SystemSettings], default_index: str | None) -> dict[str, str]:
     """A system that rewrites -> the system that asks the same retriever the raw query, where there is one."""
+    places = {name: (each.index or default_index, each.retriever) for name, each in systems.items()}
     plain: dict[tuple[str | None, str | None], str] = {}
     for name, system in systems.items():
         if system.rewriter is None and system.run is None:
-            plain.setdefault((system.index or default_index, system.retriever), name)
-    return {
-        name: plain[system.index or default_index, system.retriever]
-        for name, system in systems.items()
-        if system.rewriter is not None and (system.index or default_index, system.retriever) in plain
-    }
+            plain.setdefault(places[name], name)
+    rewriting = [name for name, system in systems.items() if system.rewriter is not None and places[name] in plain]
+    return {name: plain[places[name]] for name in rewriting}

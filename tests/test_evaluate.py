@@ -126,7 +126,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         systems={},
         rewriters={"rules": {"template": "needs", "backend": {"kind": "rules"}}},
         grid={
-            "retrievers": {"bm25": {"retriever": "bm25"}, "flat": {"retriever": "flat"}},
+            "retrievers": {"bm25": {}, "flat": {"retriever": "flat"}},
             "rewriters": {"rules": {"fusion": {"raw": 0.6}}},
         },
     )

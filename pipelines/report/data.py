@@ -198,6 +198,6 @@ class ReportData:
     notes: tuple[str, ...]
     rewriters: tuple[RewriterRow, ...] = ()
     fusions: tuple[FusionRow, ...] = ()
-    rewriting: tuple[ComparisonRow, ...] = ()
-    """Systems that rewrite against their own retriever's raw query."""
+    gains: tuple[ComparisonRow, ...] = ()
+    """Systems that rewrite against their own retriever's raw query, where that is not the baseline's."""
     trees: tuple[CodeTree, ...] = ()

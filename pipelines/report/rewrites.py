@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipelines.report.data import ComparisonRow, FusionRow, ReportData, RewriterRow, RewriteSample, TriedRow
 from pipelines.report.markup import Html, foreign, join, scrolling, section, tabs, tag
 from pipelines.report.tables import MARKS, row_head, table
-from pipelines.report.wording import duration, headline_metric, metric_label, percent, points, probability, verdict
+from pipelines.report.wording import duration, metric_label, percent, points, probability, verdict
 
 EXPLANATION = (
     "What became of the queries, in percent of them. Parsed are answers that could be read: a rewrite, or the word "
@@ -87,13 +87,11 @@ def _fusion(data: ReportData, row: FusionRow) -> Html:
 
 
 def _gains(data: ReportData) -> Html:
-    """Where every system has the same raw query, the table of all systems tells it already."""
-    metric = headline_metric(data)
-    chosen = [row for row in data.rewriting if row.metric == metric]
-    if all(row.baseline == data.baseline for row in chosen):
+    if not data.gains:
         return Html()
-    head = ("System", "Against", metric_label(metric), "95 % interval", "p", "p, Holm", "Better", "Worse", "Verdict")
-    told = table(head, [_gain(data, row) for row in chosen], "What rewriting adds to each retriever", "figures")
+    metric = metric_label(data.gains[0].metric)
+    head = ("System", "Against", metric, "95 % interval", "p", "p, Holm", "Better", "Worse", "Verdict")
+    told = table(head, [_gain(data, row) for row in data.gains], "What rewriting adds to each retriever", "figures")
     return join([tag("p", GAINS, class_="explanation"), scrolling("What rewriting adds", told)])
 
 
