@@ -22,8 +22,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a rewriter of the config is used in front of every retriever."""
+    """How a rewriter of the config is used in front of the retrievers."""
 
+    rewriter: str = ""
+    """The column's own name when not given."""
+    retrievers: tuple[str, ...] = ()
+    """The rows it is for; all when not given."""
     fusion: RewriteFusion | None = None
     """As the rewriter's card says when not given."""
     choose_fusion: bool = False
@@ -45,6 +49,9 @@ class Grid:
     def __post_init__(self) -> None:
         if not self.retrievers:
             raise BadInput("a grid needs retrievers", "retrievers")
+        for column in self.rewriters.values():
+            if strange := [name for name in column.retrievers if name not in self.retrievers]:
+                raise BadInput(f"{strange[0]!r} is no row of the grid; it has {', '.join(self.retrievers)}", "rewriters")
         names = [*self.retrievers, *(f"{row}+{column}" for row in self.retrievers for column in self.rewriters)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"two systems of the grid would be called {twice[0]!r}; rename a retriever", "retrievers")
@@ -55,11 +62,13 @@ class Grid:
         for name, row in self.retrievers.items():
             searched = row.retriever or name
             found[name] = SystemSettings(retriever=searched, index=row.index)
-            for rewriter, column in self.rewriters.items():
-                found[f"{name}+{rewriter}"] = SystemSettings(
+            for title, column in self.rewriters.items():
+                if column.retrievers and name not in column.retrievers:
+                    continue
+                found[f"{name}+{title}"] = SystemSettings(
                     retriever=searched,
                     index=row.index,
-                    rewriter=rewriter,
+                    rewriter=column.rewriter or title,
                     fusion=column.fusion,
                     choose_fusion=column.choose_fusion,
                 )

@@ -127,17 +127,21 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         rewriters={"rules": {"template": "needs", "backend": {"kind": "rules"}}},
         grid={
             "retrievers": {"bm25": {}, "flat": {"retriever": "flat"}},
-            "rewriters": {"rules": {"fusion": {"raw": 0.6}}},
+            "rewriters": {
+                "rules": {"fusion": {"raw": 0.6}},
+                "alone": {"rewriter": "rules", "fusion": {"raw": 0}, "retrievers": ["flat"]},
+            },
         },
     )
     capsys.readouterr()
     assert cli.evaluate([str(path)]) == 0
     told = capsys.readouterr().out
     found = json.loads((tmp_path / "grid" / "metrics.json").read_text())
-    assert list(found["systems"]) == ["bm25", "bm25+rules", "flat", "flat+rules"]
+    assert list(found["systems"]) == ["bm25", "bm25+rules", "flat", "flat+rules", "flat+alone"]
     assert {(row["system"], row["baseline"]) for row in found["rewriting"]} == {
         ("bm25+rules", "bm25"),
         ("flat+rules", "flat"),
+        ("flat+alone", "flat"),
     }
     lines = [json.loads(line) for line in (tmp_path / "grid" / "queries.jsonl").read_text().splitlines()]
     for row in found["rewriting"]:
@@ -146,13 +150,14 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         assert row["difference"] == pytest.approx(sum(differences) / 401, abs=2e-6)
         assert row["better"] == sum(each > 1e-9 for each in differences)
         assert row["worse"] == sum(each < -1e-9 for each in differences)
-        assert row["p_value"] <= row["p_holm"] <= min(1, 2 * row["p_value"]), "corrected for the two rows of its metric"
+        assert row["p_value"] <= row["p_holm"] <= min(1, 3 * row["p_value"]), "corrected for the three rows of its metric"
     p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
     assert f"p {p:.4f}" in next(line for line in told.splitlines() if line.startswith("flat+rules ") and " p " in line)
     assert "What rewriting adds" in (tmp_path / "grid" / "report.html").read_text()
     kept = {row.system: row for row in from_run(tmp_path / "grid").rows}
     assert (kept["flat+rules"].against, kept["bm25+rules"].against, kept["flat"].against) == ("flat", "bm25", "bm25")
     assert kept["flat+rules"].p_values[RECALL] == pytest.approx(p, rel=1e-2)
+    assert {name for name, row in kept.items() if not row.variant} == {"bm25", "bm25+rules"}, "each place's first"
 
 
 def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +176,9 @@ def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pyt
     alike = {"retrievers": {"x": {"retriever": "bm25"}, "x+y": {"retriever": "flat"}}, "rewriters": {"y": {}}}
     assert cli.evaluate([str(config(place, grid=alike))]) == 2
     assert "two systems of the grid would be called 'x+y'" in capsys.readouterr().err
+    absent = {"retrievers": {"x": {"retriever": "bm25"}}, "rewriters": {"y": {"retrievers": ["x", "z"]}}}
+    assert cli.evaluate([str(config(place, grid=absent))]) == 2
+    assert "'z' is no row of the grid; it has x" in capsys.readouterr().err
     both = {
         "retrievers": {"x": {"retriever": "bm25"}},
         "rewriters": {"y": {"fusion": {"raw": 0.5}, "choose_fusion": True}},
