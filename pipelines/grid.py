@@ -51,7 +51,8 @@ class Grid:
             raise BadInput("a grid needs retrievers", "retrievers")
         for column in self.rewriters.values():
             if strange := [name for name in column.retrievers if name not in self.retrievers]:
-                raise BadInput(f"{strange[0]!r} is no row of the grid; it has {', '.join(self.retrievers)}", "rewriters")
+                known = ", ".join(self.retrievers)
+                raise BadInput(f"{strange[0]!r} is no row of the grid; it has {known}", "rewriters")
         names = [*self.retrievers, *(f"{row}+{column}" for row in self.retrievers for column in self.rewriters)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"two systems of the grid would be called {twice[0]!r}; rename a retriever", "retrievers")

@@ -133,8 +133,8 @@ class ExactNames:
 
     def find(self, utterance: str) -> list[ToolId]:
         """Ids of the tools named, in the order of their ids."""
-        spelling = _spelling(utterance)
         near = _get(self._near, _squeezed(utterance))
+        spelling = _spelling(utterance) if near else ""
         named = {tool for tool in near if _spelling(self._names[tool]) == spelling}
         for piece in re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()):
             for literal in {piece, piece.strip(".:!?")}:

@@ -150,7 +150,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         assert row["difference"] == pytest.approx(sum(differences) / 401, abs=2e-6)
         assert row["better"] == sum(each > 1e-9 for each in differences)
         assert row["worse"] == sum(each < -1e-9 for each in differences)
-        assert row["p_value"] <= row["p_holm"] <= min(1, 3 * row["p_value"]), "corrected for the three rows of its metric"
+        assert row["p_value"] <= row["p_holm"] <= min(1, 3 * row["p_value"]), "corrected within its metric"
     p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
     assert f"p {p:.4f}" in next(line for line in told.splitlines() if line.startswith("flat+rules ") and " p " in line)
     assert "What rewriting adds" in (tmp_path / "grid" / "report.html").read_text()

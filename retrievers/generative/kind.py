@@ -157,7 +157,8 @@ class ToolGenKind:
         inputs = np.concatenate([block.arrays["inputs"] for block in blocks])
         outputs = np.concatenate([block.arrays["outputs"] for block in blocks])
         trie = Trie(codes, live, frames.end)
-        retriever = Generative(self._start(inputs, outputs, codes), frames, trie, rows, fingerprint, self._settings)
+        start, room = self._start(inputs, outputs, codes), self._language.rows_at_once
+        retriever = Generative(start, frames, trie, rows, fingerprint, self._settings, room)
         retriever.speech = self._speech(inputs, outputs, dict(zip(live, codes, strict=True)))
         return retriever
 

@@ -20,6 +20,8 @@ from retrievers.out_of_memory import enough_memory
 
 DOCUMENTS_AT_ONCE = 16
 ON_A_GPU = 256
+ROWS_AT_ONCE = 1024
+"""Answers under way together where memory is not told, and at least."""
 
 
 class LanguageModel:
@@ -102,6 +104,18 @@ class LanguageModel:
     def tied(self) -> bool:
         """One row serves a token in both places; new tokens keep to what the model does."""
         return self.inputs.data_ptr() == self.outputs.data_ptr()
+
+    def rows_at_once(self, tokens: int) -> int:
+        """Answers of so many tokens that may be under way together: their keys and values take an eighth of what a GPU
+        has free at most. A CPU gains nothing by more."""
+        if not self.device.startswith("cuda"):
+            return ROWS_AT_ONCE
+        told = self._config
+        heads = getattr(told, "num_key_value_heads", None) or told.num_attention_heads
+        wide = getattr(told, "head_dim", None) or told.hidden_size // told.num_attention_heads
+        kept = int(told.num_hidden_layers * 2 * heads * wide * 4 * tokens)
+        free, _ = torch.cuda.mem_get_info(torch.device(self.device))
+        return max(ROWS_AT_ONCE, int(free) // 8 // kept)
 
     def last_states(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """(prompts, dimensions): what the model is about to speak from."""

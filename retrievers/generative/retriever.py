@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 DIGITS = 4
 """Decimals of a score: the rest depends on how a batch was cut."""
-ROWS_AT_ONCE = 1024
-"""Beams of all queries that are under way together: a bound on the memory for keys and values."""
 
 Start = Callable[[Sequence[Sequence[int]]], Run]
 
@@ -30,14 +28,22 @@ class Generative:
     """Queries in, tools out, each with the logarithm of its probability."""
 
     def __init__(
-        self, start: Start, frames: Frames, trie: Trie, rows: Rows, fingerprint: str, settings: Asking
+        self,
+        start: Start,
+        frames: Frames,
+        trie: Trie,
+        rows: Rows,
+        fingerprint: str,
+        settings: Asking,
+        rows_at_once: Callable[[int], int],
     ) -> None:
+        """`rows_at_once`: beams of all queries, so many tokens long, that may be under way together."""
         self.speech: Callable[[], Speech] | None = None
         """For an agent, which says more than tools."""
         self.branches: Mapping[ToolId, tuple[int, ...]] = {}
         """Where in a tree of codes each tool is, for kinds that have one."""
         self._start, self.frames, self._rows, self._settings = start, frames, rows, settings
-        self.trie, self.fingerprint = trie, fingerprint
+        self.trie, self.fingerprint, self._rows_at_once = trie, fingerprint, rows_at_once
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         texts = [clean(query) for query in queries]
@@ -46,10 +52,11 @@ class Generative:
         order = sorted(prompts, key=lambda text: (len(prompts[text]), text))
         width = max(self._settings.beams, k)
         deep = bool((self.trie.only[self.trie.children(np.zeros(1, np.int64))[2]] < 0).any())
-        step = max(1, min(self._settings.batch_size, ROWS_AT_ONCE // width if deep else self._settings.batch_size))
         found: dict[str, Ranking] = {}
-        for start in range(0, len(order), step):
-            some = order[start : start + step]
+        while len(found) < len(order):
+            some = order[len(found) :][: self._settings.batch_size]
+            if deep:
+                some = some[: max(1, self._rows_at_once(len(prompts[some[-1]])) // width)]
             run = self._start([prompts[text] for text in some])
             early = self._settings.scores == "catalogue"
             for text, (ends, scores) in zip(some, search(run, len(some), self.trie, width, k, early), strict=True):

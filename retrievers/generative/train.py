@@ -189,6 +189,7 @@ def _judge(
             rows,
             "",
             replace(settings, beams=min(settings.beams, 16)),
+            held.rows_at_once,
         )
         found = retriever.search([query for query, _ in asked], 5)
         return sum(len(gold & set(each.ids)) / len(gold) for each, (_, gold) in zip(found, asked, strict=True)) / len(
