@@ -18,8 +18,8 @@ from retrievers.errors import BadInput
 
 KEPT = ("recall@1", "recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")
 GROUPED = ("recall@5", "ndcg@5", "comp@5")
-PLACES = 4
-"""Decimal places that are kept: a file is compared by people."""
+PLACES = 6
+"""Decimal places that are kept: pages round once more, and what was rounded to four may come out one too high."""
 
 
 def keep(run: Path, folder: Path, note: str = "") -> Path:
