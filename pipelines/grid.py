@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pipelines.systems import SystemSettings
@@ -53,27 +53,31 @@ class Grid:
             if strange := [name for name in column.retrievers if name not in self.retrievers]:
                 known = ", ".join(self.retrievers)
                 raise BadInput(f"{strange[0]!r} is no row of the grid; it has {known}", "rewriters")
-        names = [*self.retrievers, *(f"{row}+{column}" for row in self.retrievers for column in self.rewriters)]
+        names = [name for name, _ in self._named()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"two systems of the grid would be called {twice[0]!r}; rename a retriever", "retrievers")
 
     def systems(self) -> dict[str, SystemSettings]:
         """Row by row, the raw query first."""
-        found = {}
+        return dict(self._named())
+
+    def _named(self) -> Iterator[tuple[str, SystemSettings]]:
         for name, row in self.retrievers.items():
             searched = row.retriever or name
-            found[name] = SystemSettings(retriever=searched, index=row.index)
+            yield name, SystemSettings(retriever=searched, index=row.index)
             for title, column in self.rewriters.items():
                 if column.retrievers and name not in column.retrievers:
                     continue
-                found[f"{name}+{title}"] = SystemSettings(
-                    retriever=searched,
-                    index=row.index,
-                    rewriter=column.rewriter or title,
-                    fusion=column.fusion,
-                    choose_fusion=column.choose_fusion,
+                yield (
+                    f"{name}+{title}",
+                    SystemSettings(
+                        retriever=searched,
+                        index=row.index,
+                        rewriter=column.rewriter or title,
+                        fusion=column.fusion,
+                        choose_fusion=column.choose_fusion,
+                    ),
                 )
-        return found
 
 
 def own_raw(systems: Mapping[str, SystemSettings], default_index: str | None) -> dict[str, str]:

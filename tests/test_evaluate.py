@@ -176,6 +176,9 @@ def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pyt
     alike = {"retrievers": {"x": {"retriever": "bm25"}, "x+y": {"retriever": "flat"}}, "rewriters": {"y": {}}}
     assert cli.evaluate([str(config(place, grid=alike))]) == 2
     assert "two systems of the grid would be called 'x+y'" in capsys.readouterr().err
+    some = alike | {"rewriters": {"y": {"retrievers": ["x+y"]}}}
+    assert cli.evaluate([str(config(place, grid=some))]) == 2
+    assert "names the rewriter 'y'" in capsys.readouterr().err, "nothing is called alike where the column is not for x"
     absent = {"retrievers": {"x": {"retriever": "bm25"}}, "rewriters": {"y": {"retrievers": ["x", "z"]}}}
     assert cli.evaluate([str(config(place, grid=absent))]) == 2
     assert "'z' is no row of the grid; it has x" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from retrievers.base import Retriever
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative import book as books
 from retrievers.generative.book import Book
-from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.language_model import ROWS_AT_ONCE, LanguageModel
 from retrievers.generative.newcomers import as_array, from_documents, from_words
 from retrievers.generative.prompts import Frames
 from retrievers.generative.retriever import Generative, Start
@@ -157,8 +157,8 @@ class ToolGenKind:
         inputs = np.concatenate([block.arrays["inputs"] for block in blocks])
         outputs = np.concatenate([block.arrays["outputs"] for block in blocks])
         trie = Trie(codes, live, frames.end)
-        start, room = self._start(inputs, outputs, codes), self._language.rows_at_once
-        retriever = Generative(start, frames, trie, rows, fingerprint, self._settings, room)
+        start = self._start(inputs, outputs, codes)
+        retriever = Generative(start, frames, trie, rows, fingerprint, self._settings, self._room)
         retriever.speech = self._speech(inputs, outputs, dict(zip(live, codes, strict=True)))
         return retriever
 
@@ -184,6 +184,10 @@ class ToolGenKind:
 
         vocabulary = Vocabulary(self._language, inputs, outputs)
         return lambda prompts: LocalRun(vocabulary, prompts, whole)
+
+    def _room(self, tokens: int) -> int:
+        """Answers under way together; vLLM sees to its memory by itself."""
+        return ROWS_AT_ONCE if self._context.engine == "vllm" else self._language.rows_at_once(tokens)
 
     def _sayable(self, code: Code) -> Code:
         """What is said of a tool whose code a segment keeps."""

@@ -106,16 +106,19 @@ class LanguageModel:
         return self.inputs.data_ptr() == self.outputs.data_ptr()
 
     def rows_at_once(self, tokens: int) -> int:
-        """Answers of so many tokens that may be under way together: their keys and values take an eighth of what a GPU
-        has free at most. A CPU gains nothing by more."""
+        """Answers of so many tokens that may be under way together: their keys and values take a sixteenth of a GPU's
+        memory at most. A CPU gains nothing by more. Not of what is free: how a batch is cut is in its scores."""
         if not self.device.startswith("cuda"):
             return ROWS_AT_ONCE
-        told = self._config
-        heads = getattr(told, "num_key_value_heads", None) or told.num_attention_heads
-        wide = getattr(told, "head_dim", None) or told.hidden_size // told.num_attention_heads
-        kept = int(told.num_hidden_layers * 2 * heads * wide * 4 * tokens)
-        free, _ = torch.cuda.mem_get_info(torch.device(self.device))
-        return max(ROWS_AT_ONCE, int(free) // 8 // kept)
+        try:
+            told = self._config
+            heads = getattr(told, "num_key_value_heads", None) or told.num_attention_heads
+            wide = getattr(told, "head_dim", None) or told.hidden_size // told.num_attention_heads
+            kept = int(told.num_hidden_layers * 2 * heads * wide * 4 * tokens)
+        except (AttributeError, RuntimeError):  # no attention, or another width in every layer
+            return ROWS_AT_ONCE
+        _, memory = torch.cuda.mem_get_info(torch.device(self.device))
+        return max(ROWS_AT_ONCE, int(memory) // 16 // kept)
 
     def last_states(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """(prompts, dimensions): what the model is about to speak from."""

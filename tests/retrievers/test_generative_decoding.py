@@ -246,29 +246,6 @@ def test_nothing_but_live_tools_comes_out_of_any_catalogue(
         assert sum(map(math.exp, ranking.scores)) <= 1.01 or indexing != "atomic"
 
 
-@pytest.mark.parametrize("rows", [1, 7, 10_000])
-def test_how_many_beams_are_under_way_together_changes_no_ranking(
-    rows: int, toy_lm: Path, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools = [Tool(f"id{place}", name, name) for place, name in enumerate(["get a", "get b", "put a", "put a b"])]
-    build(tmp_path / "index", tools, {"toolgen": toolgen(toy_lm, None, "semantic")}, context)
-    queries = ["please blorp", "a", "get me a zindle and more", "put b", "a"]
-    usual = Index(tmp_path / "index", context).retriever("toolgen").search(queries, 3)
-    monkeypatch.setattr(LanguageModel, "rows_at_once", lambda self, tokens: rows)
-    assert Index(tmp_path / "index", context).retriever("toolgen").search(queries, 3) == usual
-
-
-def test_a_gpu_with_room_keeps_more_beams_under_way(toy_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = LanguageModel(toy_lm, "cpu")
-    assert told.rows_at_once(100) == 1024
-    kept = told.model.base_model(input_ids=torch.ones(1, 10, dtype=torch.long), use_cache=True).past_key_values
-    token = sum(layer.keys[0, :, 0].nbytes + layer.values[0, :, 0].nbytes for layer in kept.layers)
-    told.__dict__["device"] = "cuda"
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * 5000 * 100 * token, 0))
-    assert told.rows_at_once(100) == 5000
-    assert told.rows_at_once(10_000) == 1024, "never fewer than without being told"
-
-
 def test_folding_segments_keeps_codes_and_rows(toy_lm: Path, context: Context, tmp_path: Path) -> None:
     from retrievers.index import segments
 
