@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from pipelines.made_of import count_parameters, made_of, rewriter_word
 from pipelines.results.canvas import _range
 from pipelines.results.check import ExpectedConfig, check
 from pipelines.results.figures import RETRIEVERS, REWRITERS, Figures, read_figures
-from pipelines.results.page import SECTIONS
+from pipelines.results.page import SECTIONS, Entry
+from pipelines.results.plots import latency
 from pipelines.results_commands import MatrixConfig, make_page
 from pipelines.rewriters import Parts, RewriterSettings, find_parts
 from retrievers.errors import BadInput
@@ -336,6 +339,21 @@ def test_a_drawing_holds_its_values_and_is_no_magnifying_glass(lowest: float, hi
     low, high = _range(lowest, highest)
     assert 0 <= low <= lowest <= highest <= high <= 1
     assert high - low >= 0.4 - 1e-9
+
+
+def test_a_crowd_of_dots_is_told_apart_inside_its_panel() -> None:
+    """By colour, by a letter, and by what whoever points at one is told: words beside them ran out of the picture."""
+    names = {"none": "", "rules": "r", "zero-shot": "z", "sft": "s", "aligned": "a"}
+    rows = [
+        {"retriever": kind, "rewriter": name, "milliseconds": 9 + place, "metrics": {"recall@5": 0.8 + place / 100}}
+        for place, (kind, name) in enumerate(product(("dense", "bm25", "toolgen"), names))
+    ]
+    figures = configs.parse(Figures, {**FILE, "rows": rows})
+    drawn = latency([Entry("a", figures, row) for row in figures.rows])
+    for kind, (name, letter) in product(("dense", "BM25", "ToolGen"), names.items()):
+        assert f"<title>{kind}{' + ' * bool(letter)}{REWRITERS[name] if letter else ''}</title>" in drawn
+    assert Counter(re.findall(r">([rzsa])</text>", drawn)) == dict.fromkeys("rzsa", 3)
+    assert "r rules, z zero-shot, s SFT, a aligned" in drawn
 
 
 def test_the_example_of_a_file_of_figures_is_one() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pipelines.report.markup import Html, tag
+from pipelines.report.markup import Html, join, tag
 
 WIDTH, HEIGHT, GAP = 300, 210, 26
 """Of a panel's drawing, and what is between panels."""
@@ -28,7 +28,10 @@ class Dot:
     y: float
     """0 to 1."""
     label: str
+    """What it is, for whoever points at it."""
     colour: str
+    letter: str = ""
+    """Stands in it."""
     square: bool = False
     line: str = ""
     """Dots of the same name are joined, in the order of x."""
@@ -48,8 +51,8 @@ class Panel:
     """What stands in a panel without dots."""
 
 
-def drawing(title: str, panels: Sequence[Panel], key: Mapping[str, str]) -> Html:
-    """All panels with a title above and a key of colours below."""
+def drawing(title: str, panels: Sequence[Panel], key: Mapping[str, str], letters: str = "") -> Html:
+    """All panels with a title above and a key below: of colours, and of what letters mean."""
     across = min(COLUMNS, max(1, len(panels)))
     rows = math.ceil(len(panels) / COLUMNS)
     wide, high = LEFT + WIDTH + GAP, TOP + HEIGHT + BELOW
@@ -65,6 +68,7 @@ def drawing(title: str, panels: Sequence[Panel], key: Mapping[str, str]) -> Html
         parts.append(tag("rect", x=start, y=height - 24, width=12, height=12, fill=colour))
         parts.append(_text(start + 18, height - 14, name))
         start += 40 + 7 * len(name)
+    parts.append(_text(start + 10, height - 14, letters))
     box = f"0 0 {width} {height}"
     root = tag("svg", tag("title", title), *parts, xmlns="http://www.w3.org/2000/svg", viewBox=box, role="img")
     return Html(f"{root}\n")
@@ -116,23 +120,20 @@ def _lines(panel: Panel, x: Place, y: Place) -> list[Html]:
 
 
 def _dots(panel: Panel, x: Place, y: Place) -> list[Html]:
+    """Those that say more, and the better ones, lie above the others."""
     found: list[Html] = []
-    used: list[tuple[float, float]] = []
-    for dot in sorted(panel.dots, key=lambda dot: -dot.y):
+    for dot in sorted(panel.dots, key=lambda dot: (bool(dot.letter), dot.y)):
         across, down = x(dot.x), y(dot.y)
+        half, rim = (6, {"stroke": "#ffffff"}) if dot.letter else (5, {})
         if dot.square:
-            found.append(tag("rect", x=across - 5, y=down - 5, width=10, height=10, fill=dot.colour))
+            corner = {"x": round(across - half, 1), "y": round(down - half, 1)}
+            parts = [tag("rect", **corner, width=2 * half, height=2 * half, fill=dot.colour, **rim)]
         else:
-            found.append(tag("circle", cx=across, cy=down, r=5, fill=dot.colour))
-        if dot.label:
-            there = down + 4
-            while any(abs(there - other) < 12 and abs(across - place) < 150 for place, other in used):
-                there += 12
-            used.append((across, there))
-            right = across > WIDTH * 0.6
-            found.append(
-                _text(across + (-9 if right else 9), there, dot.label, anchor="end" if right else "start", size=11)
-            )
+            parts = [tag("circle", cx=across, cy=down, r=half, fill=dot.colour, **rim)]
+        if dot.letter:
+            white = {"weight": "bold", "anchor": "middle", "colour": "#ffffff"}
+            parts.append(_text(across, down + 3, dot.letter, size=9, **white))
+        found.append(tag("g", tag("title", dot.label), *parts) if dot.label else join(parts))
     return found
 
 

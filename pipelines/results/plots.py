@@ -11,6 +11,8 @@ from pipelines.results.figures import HEAD, RETRIEVERS, REWRITERS
 from pipelines.results.page import SECTIONS, Entry
 
 SETS = {"toollens": "ToolLens", "toolbench": "ToolBench", "toole": "ToolE", "bfcl": "BFCL", "mcpzero": "MCP-Zero"}
+LETTERS = {"none": "", "rules": "r", "zero-shot": "z", "sft": "s", "aligned": "a"}
+"""Of rewriters, where there is no room for words."""
 COLOURS = ("#4d4d4d", "#0072b2", "#009e73", "#cc79a7", "#d55e00", "#b8860b", "#6a3d9a", "#a6761d")
 
 
@@ -41,12 +43,14 @@ def latency(ours: Sequence[Entry]) -> Html:
                 e.row.metrics[HEAD],
                 _label(e),
                 colour(e.row.retriever),
+                LETTERS[e.row.rewriter],
                 square=on_gpu(e.figures.machine),
             )
             for e in here
         ]
         panels.append(Panel(title, dots, (-1.0, 3.0), {-1: "0.1 ms", 0: "1", 1: "10", 2: "100", 3: "1 s"}, "not timed"))
-    return drawing("R@5 against milliseconds a query (round: CPU, square: GPU; batches)", panels, _key(ours))
+    letters = ", ".join(f"{letter} {REWRITERS[name]}" for name, letter in LETTERS.items() if letter)
+    return drawing("R@5 against milliseconds a query (round: CPU, square: GPU; batches)", panels, _key(ours), letters)
 
 
 def ladder(ours: Sequence[Entry]) -> Html:
