@@ -31,7 +31,7 @@ def tag(name: str, /, *children: str, **attributes: str | float | bool | None) -
     '<td class="best">&lt;b&gt;</td>'
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in VOID:
+    if name in VOID and not children:
         return Html(f"<{name}{written}/>")
     return Html(f"<{name}{written}>{join(children)}</{name}>")
 
