@@ -31,6 +31,7 @@ from pipelines.report.data import (
     SystemRow,
     TriedRow,
 )
+from pipelines.report.markup import tag
 from pipelines.report.wording import bounds, duration, headline, p_clause, percent, points, probability
 
 METRICS = ("recall@3", "recall@5", "ndcg@5", "comp@5", "mrr")
@@ -371,3 +372,8 @@ def look(folder: Path, page: str, *widths: int) -> dict[int, dict[str, int]]:
     seen = {int(width): json.loads(unescape(said)) for width, said in re.findall(r'data-w(\d+)="([^"]*)"', body[1])}
     assert seen.keys() == set(widths)
     return seen
+
+
+def test_no_child_of_an_element_is_lost() -> None:
+    assert tag("rect", x=1) == '<rect x="1"/>'
+    assert tag("rect", tag("title", "a & b"), x=1) == '<rect x="1"><title>a &amp; b</title></rect>'
