@@ -23,7 +23,7 @@ from rewrite.sft.examples import Example, read_examples
 from rewrite.template import Template, load_template
 from rewrite.types import Rewrite
 
-TOLD = ("dataset", "protocol", "retriever", "fingerprint", "examples", "oracle")
+TOLD = ("dataset", "protocol", "retriever", "kind", "fingerprint", "examples", "oracle")
 """What a card tells of the data."""
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.data import DataSet, Gold, hashed, load_dataset, some_queries
+from pipelines.made_of import retriever_word
 from pipelines.own_words import JUDGED_AT, own_words
 from pipelines.phrasing import NAMES, phrase
 from pipelines.protocols import Protocol, apply_protocol
@@ -113,7 +114,8 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
     data = apply_protocol(load_dataset(config.data), config.protocol)
     if not data.gold.get("train"):
         raise BadInput(f"the data set {data.name} has no training queries with gold tools to make targets from")
-    search = ToolSearch(Index(Path(config.index), context), config.retriever)
+    index = Index(Path(config.index), context)
+    search = ToolSearch(index, config.retriever)
     search.check_tools(tool.id for tool in data.tools)
     queries = choose_queries(data.gold["train"], config)
     splits = {"train": queries.train, "align": queries.align}
@@ -132,6 +134,7 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
             "protocol": config.protocol,
             "index": config.index,
             "retriever": config.retriever,
+            "kind": retriever_word(index, config.retriever),
             "fingerprint": search.fingerprint,
             "template": {"name": template.name, "version": template.version},
             "say": config.say,

@@ -67,6 +67,7 @@ def test_a_run_leaves_a_rewriter_its_card_its_figures_and_its_samples(config: st
     readme = (run / "rewriter" / "README.md").read_text()
     assert f"| recall@5 | {metrics['best']:.4f} |" in readme
     assert str(folder.card.data[0]["fingerprint"]) in readme
+    assert folder.card.data[0]["kind"] == "bm25"
     assert "## step 8: recall@5" in (run / "samples.md").read_text()
     assert list((run / "tensorboard").glob("events.*"))
     assert not list(run.glob("**/checkpoints"))  # nothing goes on from them, and they are large

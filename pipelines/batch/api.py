@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 EngineName = Literal["local", "ray"]
+log = logging.getLogger("rewrite-batch")
 
 
 def rewrite_batch(
@@ -93,6 +95,8 @@ def run(
     if fresh and retry:
         raise BadInput("--fresh does everything again, --retry-errors only bad rows; choose one of them")
     plan = make_plan(config, device)
+    if plan.warning:
+        log.warning("%s", plan.warning)
     if output == "-":
         if retry or engine != "local":
             raise BadInput("what goes to standard output cannot be resumed or spread; name an output file")

@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.batch.answers import key_maker
 from pipelines.batch.settings import BatchConfig
 from pipelines.index import make_context
+from pipelines.made_of import chosen_elsewhere, retriever_word
 from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
@@ -31,6 +32,8 @@ class Plan:
     fusion: RewriteFusion
     fingerprint: str | None
     """The index's."""
+    warning: str = ""
+    """What whoever began the job should know before it runs."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -70,8 +73,13 @@ def make_plan(config: BatchConfig, device: str | None) -> Plan:
     if rewriter is not None and rewriter.template.candidates and config.index is None:
         raise BadInput(f"the template {rewriter.template.name} shows retrieved tools; name the `index` they come from")
     brought = rewriter.fusion if rewriter is not None else None
-    fingerprint = None if config.index is None else _index(config, device).retriever(config.retriever).fingerprint
-    return Plan(config, rewriter, config.fusion or brought or RewriteFusion(), fingerprint)
+    fingerprint, warning = None, ""
+    if config.index is not None:
+        index = _index(config, device)
+        fingerprint = index.retriever(config.retriever).fingerprint
+        if rewriter is not None and config.fusion is None:
+            warning = chosen_elsewhere(rewriter, retriever_word(index, config.retriever), "fusion")
+    return Plan(config, rewriter, config.fusion or brought or RewriteFusion(), fingerprint, warning)
 
 
 @dataclass(frozen=True, slots=True)

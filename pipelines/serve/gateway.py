@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pipelines.index import make_context
+from pipelines.made_of import retriever_word
 from pipelines.recommended import least_probability
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
@@ -40,6 +41,8 @@ class Gateway:
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
         self.catalogue = open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
+        if self.models is not None:
+            self.models.retriever = retriever_word(self.catalogue.current.index, self.catalogue.retriever)
         self.admission = Admission(self.catalogue, config.trust, config.held)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipelines.made_of import chosen_elsewhere
 from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
 from pipelines.serve.breaker import Breaker
 from pipelines.serve.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
@@ -50,6 +51,9 @@ class Models:
         self._first: Rewriter | None = None
         if isinstance(settings.engine, InProcess | ByRules):
             self._first = load_rewriter(settings.plain(), self.parts, device)
+        self.retriever = ""
+        """What it is put in front of, in a word."""
+        self._told = ""
         self._stamp = self._card_stamp()
         self._left, self._again, self._turn = self._stamp, 0.0, asyncio.Lock()
         self._process: VllmProcess | None = None
@@ -212,6 +216,10 @@ class Models:
     def _loaded(self, model: str, parts: Parts, room: QuickRoom) -> Loaded:
         fusion = self.settings.fusion or parts.fusion or RewriteFusion()
         facts: dict[str, Any] = describe(parts) | {"engine": self.engine}
+        told = chosen_elsewhere(parts, self.retriever, "rewriter.fusion") if self.settings.fusion is None else ""
+        if told and told != self._told:  # once, not once a server
+            log.warning(told)
+        self._told = told
         return Loaded(model, parts.template, room, self.settings.sampling, parts.phrasing, fusion, facts)
 
     async def _unload(self, model: str) -> None:

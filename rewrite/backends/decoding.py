@@ -174,10 +174,10 @@ class Decoding:
         try:
             with ONE_AT_A_TIME, torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._advance()
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
             torch.cuda.set_stream(here)  # a record that fails does not come back from its own
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             warnings.warn(f"answers are written slowly: this model's step cannot be recorded ({error})", stacklevel=2)
             return self._advance
         play: Callable[[], None] = graph.replay

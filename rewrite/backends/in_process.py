@@ -6,6 +6,8 @@ backends of the same model answer differently, and a score depend on a file that
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,9 +108,12 @@ class TransformersBackend:
         # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
         bar = tqdm(total=len(rows), unit="answer", desc="answering") if show_progress else None
         with self._turn, _answering(self._model, self._how(sampling)), _seeded(sampling.seed, self._model.device):
-            for start in range(0, len(rows), self._batch_size):
-                batch = rows[start : start + self._batch_size]
-                written = self._written([encoded[place] for place in batch], sampling)
+            while rows:
+                batch = rows[: self._batch_size]
+                written = self._tried([encoded[place] for place in batch], sampling)
+                if written is None:
+                    continue
+                rows = rows[len(batch) :]
                 for place, tokens in zip(batch, written, strict=True):
                     found[place].append(self._to_end(tokens))
                 if bar is not None:
@@ -116,6 +121,26 @@ class TransformersBackend:
         if bar is not None:
             bar.close()
         return found
+
+    def _tried(self, encoded: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]] | None:
+        """What the model adds to each prompt; None where memory ran out: half as many at a time from now on.
+
+        Who trains is judged by such answers before the first checkpoint, and would lose all for a number too high.
+        """
+        try:
+            return self._written(encoded, sampling)
+        except torch.OutOfMemoryError as error:
+            if len(encoded) == 1:
+                raise Unfit("no memory for even one answer; free some, or take a smaller model") from error
+        gc.collect()  # not before the error is gone, which holds what was tried
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._batch_size = len(encoded) // 2
+        told = (
+            f"no memory for {len(encoded)} answers at a time: {self._batch_size} from now on; set a smaller batch_size"
+        )
+        warnings.warn(told, stacklevel=2)
+        return None
 
     def _written(self, encoded: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
         """The tokens that the model adds to each prompt, end token and padding included."""
@@ -126,14 +151,11 @@ class TransformersBackend:
             tokens[row, width - len(some) :] = torch.tensor(some)
             mask[row, width - len(some) :] = 1
         tokens, mask = tokens.to(self._model.device), mask.to(self._model.device)
-        try:
-            if can_record(self._model):
-                with torch.no_grad():
-                    answers = Decoding(self._model, tokens, mask, sampling, self._ends, self._pad).run(record=True)
-            else:
-                answers = self._model.generate(input_ids=tokens, attention_mask=mask)[:, width:]
-        except torch.OutOfMemoryError as error:
-            raise Unfit(f"no memory for {len(encoded)} answers at a time; set a smaller batch_size") from error
+        if can_record(self._model):
+            with torch.no_grad():
+                answers = Decoding(self._model, tokens, mask, sampling, self._ends, self._pad).run(record=True)
+        else:
+            answers = self._model.generate(input_ids=tokens, attention_mask=mask)[:, width:]
         added: list[list[int]] = answers.tolist()
         return added
 

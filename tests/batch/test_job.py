@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from retrievers.index import Index, add, build
 from retrievers.index.files import writer_lock
 from retrievers.settings import RewriteFusion
 from rewrite.backends import base
+from rewrite.folder import Card
 from rewrite.settings import RulesSettings, Sampling
+from rewrite.template import load_template
 
 RULES = RewriterSettings(template="needs", backend=RulesSettings())
 UTTERANCES = [
@@ -211,6 +213,29 @@ def test_another_model_and_another_state_of_the_index_are_refused_by_name(
         do(rows, tmp_path / "out.jsonl", config)
     monkeypatch.setattr(scripted, "script", staticmethod(lambda text: "NONE"))
     assert do(rows, tmp_path / "out.jsonl", config, fresh=True).statuses == {"none": 36}
+
+
+def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
+    tmp_path: Path,
+    rows: Path,
+    index: Path,
+    scripted: type[ScriptedBackend],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(base.KINDS, "transformers", "doubles:ScriptedBackend")
+    folder = tiny_model(tmp_path / "rewriter")
+    (folder / "template.yaml").write_text(load_template("needs").dump())
+    config = BatchConfig(rewriter=RewriterSettings(path=str(folder)), index=str(index), retriever="bm25")
+    told = "the rewriter's share of the raw query, 0.6, was chosen in front of dense, and this is bm25"
+    for number, (kind, fusion, expected) in enumerate(
+        (("dense", None, True), ("bm25", None, False), ("dense", RewriteFusion(raw=0.9), False))
+    ):
+        card = Card("base", "0123", "full", fusion={"raw": 0.6}, data=[{"dataset": "any", "kind": kind}])
+        (folder / "rewriter.json").write_text(json.dumps(asdict(card)))
+        caplog.clear()
+        do(rows, tmp_path / f"out-{number}.jsonl", replace(config, fusion=fusion))
+        assert (told in caplog.text) == expected
 
 
 def test_what_changed_since_is_noticed(tmp_path: Path, rows: Path, index: Path) -> None:

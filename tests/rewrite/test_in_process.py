@@ -82,6 +82,37 @@ def test_greedy_answers_do_not_depend_on_the_batch(tiny_lm: Path, adapter: Path)
     assert alone(tiny_lm, PROMPTS[::-1], batch_size=4, adapter=adapter) == together[::-1]
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_where_memory_runs_out_fewer_are_written_at_a_time(
+    tiny_lm: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
+) -> None:
+    backend = TransformersBackend(TransformersSettings(batch_size=16), tiny_lm, None, "cpu")
+    written, sizes = TransformersBackend._written, []
+
+    def scarce(self: TransformersBackend, encoded: Any, sampling: Sampling) -> list[list[int]]:
+        sizes.append(len(encoded))
+        if len(encoded) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return written(self, encoded, sampling)
+
+    monkeypatch.setattr(TransformersBackend, "_written", scarce)
+    most, rows = 2, len(PROMPTS) * sampling.answers
+    with pytest.warns(UserWarning, match=r"no memory for \d+ answers at a time: \d+ from now on"):
+        answers = backend.generate(PROMPTS, sampling)
+    assert [len(each) for each in answers] == [sampling.answers] * len(PROMPTS)
+    assert sum(size for size in sizes if size <= most) == rows
+    assert sizes[0] == min(16, rows)
+    if sampling is GREEDY:
+        assert answers == alone(tiny_lm, PROMPTS, 1)
+    sizes.clear()
+    backend.generate(PROMPTS, sampling)
+    assert max(sizes) <= most
+    most = 0
+    backend._batch_size = 1
+    with pytest.raises(Unfit, match="no memory for even one answer"):
+        backend.generate(PROMPTS, sampling)
+
+
 def test_nothing_asked_nothing_answered(tiny_lm: Path) -> None:
     backend = TransformersBackend(TransformersSettings(), tiny_lm, device="cpu")
     assert backend.generate([], GREEDY) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, rewriter, save_rewriter
+from conftest import Running, rewriter, running, save_rewriter
 from doubles import ModelServer
 from waiting import until
 
@@ -149,3 +149,30 @@ def test_where_vllm_is_not_installed_it_says_so_and_goes_on(
     assert "vLLM is not installed" in caplog.text
     assert server.client.get("/v1/models").json()["models"][1]["engine"] == "transformers"
     assert asked(server) == lines(tiny_lm, tmp_path / "rewriter")
+
+
+def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
+    index: Path, tiny_lm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "share of the raw query, 0.5, was chosen in front of dense, masstool, and this is bm25"
+    for seed, kinds in enumerate((("dense", "masstool", "dense"), ("dense", "bm25"))):
+        save_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed, *kinds)
+    folder = tmp_path / "rewriter"
+    settings = {"index": str(index), "retriever": "bm25", **config(tiny_lm, folder, "transformers")}
+    shutil.copytree(tmp_path / "version-0", folder)
+    with running({**settings, "rewriter": {**settings["rewriter"], "fusion": {"raw": 0.9}}}) as server:
+        asked(server)
+    assert "was chosen in front of" not in caplog.text
+    with running(settings) as server:
+        asked(server)
+    assert caplog.text.count(told) == 1
+    caplog.clear()
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "version-1", folder)
+    with running(settings) as server:
+        first = asked(server)
+        assert "was chosen in front of" not in caplog.text
+        shutil.rmtree(folder)
+        (tmp_path / "version-0").rename(folder)
+        until(lambda: asked(server) != first)
+    assert told in caplog.text
