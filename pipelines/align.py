@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.align_data import AlignSource, Lessons, Start, StartSettings, find_start, read_lessons
 from pipelines.choosing import Tried
-from pipelines.lessons import TOLD, DevJudge, DevSettings, choose_dev, spread
+from pipelines.lessons import DevJudge, DevSettings, choose_dev, spread
 from pipelines.rewards import RewardSettings, ToolReward
 from pipelines.runs import as_json, environment, write_files
 from pipelines.training_report import training_page
@@ -136,10 +136,7 @@ def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chos
         phrasing=str(lessons.sources[0].facts["phrasing"]),
         fusion=asdict(chosen.fusion) if chosen else {},
         metric=config.evaluation.metric,
-        data=[
-            {key: source.facts[key] for key in TOLD} | {"weight": source.weight, "aligned_on": split}
-            for source, split in zip(lessons.sources, splits, strict=True)
-        ],
+        data=[source.told() | {"aligned_on": split} for source, split in zip(lessons.sources, splits, strict=True)],
         metrics={name.removeprefix("eval_"): float(value) for name, value in best.items() if name.startswith("eval_")},
         training={
             "algo": asdict(config.algo),

@@ -23,7 +23,7 @@ from rewrite.sft.examples import Example, read_examples
 from rewrite.template import Template, load_template
 from rewrite.types import Rewrite
 
-TOLD = ("dataset", "protocol", "retriever", "kind", "fingerprint", "examples", "oracle")
+TOLD = ("dataset", "protocol", "retriever", "fingerprint", "examples", "oracle")
 """What a card tells of the data."""
 
 
@@ -73,6 +73,11 @@ class Source:
     train: list[Example]
     dev: list[Example]
     weight: float
+
+    def told(self) -> dict[str, Any]:
+        """What a card says of it; targets that were made long ago do not tell how their retriever searches."""
+        known = [key for key in (*TOLD, "searches") if key in self.facts]
+        return {key: self.facts[key] for key in known} | {"weight": self.weight}
 
 
 def read_sources(data: Sequence[SftSource]) -> tuple[list[Source], Template]:

@@ -58,18 +58,27 @@ def retriever_word(index: Index, retriever: str) -> str:
     return f"{settings['kind']}{'-tuned' if tuned else ''}"
 
 
+def search_word(index: Index, retriever: str) -> str:
+    """How a retriever searches, wherever its vectors lie: dense, trained dense, hybrid of bm25 and trained masstool."""
+    settings = index.manifest.retrievers[retriever].settings
+    kind = "dense" if settings["kind"] == "milvus" else str(settings["kind"])
+    if inner := settings.get("of"):
+        return f"{kind} of {' and '.join(search_word(index, name) for name in inner)}"
+    return f"trained {kind}" if settings.get("train") is not None else kind
+
+
 def chosen_elsewhere(parts: Parts, behind: str, setting: str) -> str:
     """A sentence where the share of the raw query was chosen in front of other retrievers than this one, else nothing.
 
-    In front of a retriever that has learned from queries such a share costs more than it brings (docs/results.md).
+    In front of a retriever that has learned from queries such a share may cost more than it brings (docs/results.md).
+    Cards of rewriters that were trained before cards told this say nothing.
     """
-    known = list(dict.fromkeys(str(each["kind"]) for each in parts.data if each.get("kind")))
+    known = list(dict.fromkeys(str(each["searches"]) for each in parts.data if each.get("searches")))
     if parts.fusion is None or parts.fusion.raw >= 1 or not known or behind in known:
         return ""
     return (
         f"the rewriter's share of the raw query, {parts.fusion.raw:g}, was chosen in front of {', '.join(known)}, and "
-        f"this is {behind}, which may lose by it; have dev choose one in front of it (`choose_fusion` of rewrite-eval) "
-        f"and set `{setting}`"
+        f"this is {behind}; have dev choose one in front of it (`choose_fusion` of rewrite-eval) and set `{setting}`"
     )
 
 

@@ -53,6 +53,7 @@ def mcp(arguments: argparse.Namespace) -> int:
 
 def _log() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.captureWarnings(True)
     for name in ("httpx", "httpx2", "mcp", "sentence_transformers"):  # they tell every URL, session and folder
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.choosing import Tried
-from pipelines.lessons import TOLD, DevJudge, DevSettings, SftSource, Source, choose_dev, read_sources, spread
+from pipelines.lessons import DevJudge, DevSettings, SftSource, Source, choose_dev, read_sources, spread
 from pipelines.models import find_model
 from pipelines.runs import as_json, environment, write_files
 from pipelines.training_report import training_page
@@ -102,7 +102,7 @@ def _card(config: SftConfig, sources: Sequence[Source], trained: Any, chosen: Tr
         phrasing=str(sources[0].facts["phrasing"]),
         fusion=asdict(chosen.fusion),
         metric=config.evaluation.metric,
-        data=[{key: source.facts[key] for key in TOLD} | {"weight": source.weight} for source in sources],
+        data=[source.told() for source in sources],
         metrics={name.removeprefix("eval_"): float(value) for name, value in best.items() if name.startswith("eval_")},
         training={**asdict(config.training), **trained.facts},
         environment=environment(),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.data import DataSet, Gold, hashed, load_dataset, some_queries
-from pipelines.made_of import retriever_word
+from pipelines.made_of import search_word
 from pipelines.own_words import JUDGED_AT, own_words
 from pipelines.phrasing import NAMES, phrase
 from pipelines.protocols import Protocol, apply_protocol
@@ -134,7 +134,7 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
             "protocol": config.protocol,
             "index": config.index,
             "retriever": config.retriever,
-            "kind": retriever_word(index, config.retriever),
+            "searches": search_word(index, config.retriever),
             "fingerprint": search.fingerprint,
             "template": {"name": template.name, "version": template.version},
             "say": config.say,

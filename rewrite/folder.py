@@ -39,7 +39,7 @@ class Card:
     """How its lists are best joined with the raw query's, chosen on dev: method, share of the raw query, and so on."""
     metric: str = "recall@5"
     data: list[dict[str, Any]] = field(default_factory=list)
-    """For each data set: name, protocol, examples, the retriever's name, kind and fingerprint."""
+    """For each data set: name, protocol, examples, the retriever's name and fingerprint, how it searches."""
     metrics: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)

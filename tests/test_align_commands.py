@@ -62,7 +62,7 @@ def test_a_run_leaves_a_rewriter_as_fine_tuning_does(dpo: str, tmp_path: Path) -
     assert folder.card.how == "dpo after supervised fine-tuning"
     assert "Trained by dpo after supervised fine-tuning of" in (folder.path / "README.md").read_text()
     assert folder.card.data[0]["aligned_on"] == "all"
-    assert folder.card.data[0]["kind"] == "bm25"
+    assert folder.card.data[0]["searches"] == "bm25"
     assert metrics["history"][0]["step"] == 0
     assert metrics["start"]["eval_recall@5"] == metrics["history"][0]["eval_recall@5"]
     assert {"eval_seen_recall@5", "eval_unseen_recall@5"} & metrics["history"][0].keys()

@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import yaml
 
 from pipelines import cli
 from pipelines import config as configs
-from pipelines.made_of import count_parameters, made_of, rewriter_word
+from pipelines.made_of import chosen_elsewhere, count_parameters, made_of, rewriter_word, search_word
 from pipelines.results.canvas import _range
 from pipelines.results.check import ExpectedConfig, check
 from pipelines.results.figures import RETRIEVERS, REWRITERS, Figures, read_figures
@@ -26,7 +28,7 @@ from pipelines.rewriters import Parts, RewriterSettings, find_parts
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
 from retrievers.kinds import Context
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RewriteFusion
 from retrievers.types import Tool
 
 ROOT = Path(__file__).parent.parent
@@ -368,3 +370,46 @@ def test_every_figure_in_the_docs_has_its_origin() -> None:
     for name, figures in found.items():
         assert isinstance(figures, Figures)
         assert (figures.source == "published") == name.startswith("published-")
+
+
+def test_how_a_retriever_searches_in_words() -> None:
+    told: dict[str, dict[str, Any]] = {
+        "bm25": {"kind": "bm25"},
+        "vectors": {"kind": "dense", "train": None},
+        "elsewhere": {"kind": "milvus"},
+        "tuned": {"kind": "dense", "train": {"epochs": 1}},
+        "masstool": {"kind": "masstool", "train": {}},
+        "both": {"kind": "hybrid", "of": ["bm25", "masstool"]},
+    }
+    parts = {name: SimpleNamespace(settings=settings) for name, settings in told.items()}
+    index: Any = SimpleNamespace(manifest=SimpleNamespace(retrievers=parts))
+    assert {name: search_word(index, name) for name in told} == {
+        "bm25": "bm25",
+        "vectors": "dense",
+        "elsewhere": "dense",
+        "tuned": "trained dense",
+        "masstool": "trained masstool",
+        "both": "hybrid of bm25 and trained masstool",
+    }
+
+
+@pytest.mark.parametrize(
+    ("searches", "raw", "behind", "told"),
+    [
+        (["dense"], 0.6, "trained dense", True),
+        (["dense"], 0.6, "dense", False),
+        (["bm25", "trained dense"], 0.6, "trained dense", False),
+        (["dense"], 1.0, "trained dense", False),
+        ([""], 0.6, "trained dense", False),
+        ([], 0.6, "trained dense", False),
+    ],
+)
+def test_a_share_is_for_the_retrievers_that_it_was_chosen_for(
+    searches: list[str], raw: float, behind: str, told: bool
+) -> None:
+    parts = find_parts(RewriterSettings(base="bundled:minilm", template="needs"))
+    parts = replace(
+        parts, fusion=RewriteFusion(raw=raw), data=[{"searches": each} if each else {} for each in searches]
+    )
+    assert bool(chosen_elsewhere(parts, behind, "fusion")) == told
+    assert not chosen_elsewhere(replace(parts, fusion=None), behind, "fusion")

@@ -67,7 +67,7 @@ def test_a_run_leaves_a_rewriter_its_card_its_figures_and_its_samples(config: st
     readme = (run / "rewriter" / "README.md").read_text()
     assert f"| recall@5 | {metrics['best']:.4f} |" in readme
     assert str(folder.card.data[0]["fingerprint"]) in readme
-    assert folder.card.data[0]["kind"] == "bm25"
+    assert folder.card.data[0]["searches"] == "bm25"
     assert "## step 8: recall@5" in (run / "samples.md").read_text()
     assert list((run / "tensorboard").glob("events.*"))
     assert not list(run.glob("**/checkpoints"))  # nothing goes on from them, and they are large
@@ -193,6 +193,17 @@ def test_several_targets_are_judged_and_shown_side_by_side(targets: Path) -> Non
     assert choose_dev(sources, 2, seed=0) == choose_dev(sources, 2, seed=0)
     assert spread([100, 2, 50], 4) == [0, 1, 100, 102]
     assert spread([1, 1], 9) == [0, 1]
+
+
+def test_targets_that_do_not_say_how_their_retriever_searches_are_taken_all_the_same(
+    targets: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(targets, tmp_path / "old")
+    facts = json.loads((targets / "targets.json").read_text())
+    assert facts.pop("searches") == "bm25"
+    (tmp_path / "old" / "targets.json").write_text(json.dumps(facts))
+    (new, old), _ = read_sources([SftSource(str(targets)), SftSource(str(tmp_path / "old"))])
+    assert new.told() == old.told() | {"searches": "bm25"}
 
 
 def test_targets_of_two_templates_do_not_mix(

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.batch.answers import key_maker
 from pipelines.batch.settings import BatchConfig
 from pipelines.index import make_context
-from pipelines.made_of import chosen_elsewhere, retriever_word
+from pipelines.made_of import chosen_elsewhere, search_word
 from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
@@ -78,7 +78,7 @@ def make_plan(config: BatchConfig, device: str | None) -> Plan:
         index = _index(config, device)
         fingerprint = index.retriever(config.retriever).fingerprint
         if rewriter is not None and config.fusion is None:
-            warning = chosen_elsewhere(rewriter, retriever_word(index, config.retriever), "fusion")
+            warning = chosen_elsewhere(rewriter, search_word(index, config.retriever), "fusion")
     return Plan(config, rewriter, config.fusion or brought or RewriteFusion(), fingerprint, warning)
 
 

@@ -117,7 +117,7 @@ def _compared(told: Mapping[str, Any], system: str, chosen: bool) -> tuple[dict[
     for rows in (() if chosen else told.get("rewriting", ()), told["comparisons"]):
         found = [each for each in rows if each["system"] == system and each["metric"] in KEPT]
         if found:
-            return {each["metric"]: float(f"{each['p_value']:.3g}") for each in found}, found[0]["baseline"]
+            return {each["metric"]: round(each["p_value"], PLACES) for each in found}, found[0]["baseline"]
     return {}, ""
 
 

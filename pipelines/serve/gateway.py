@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pipelines.index import make_context
-from pipelines.made_of import retriever_word
+from pipelines.made_of import search_word
 from pipelines.recommended import least_probability
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
@@ -41,8 +41,6 @@ class Gateway:
             self.models = Models(served, rewriting, self.metrics, device)
             phrasing = self.models.parts.phrasing
         self.catalogue = open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
-        if self.models is not None:
-            self.models.retriever = retriever_word(self.catalogue.current.index, self.catalogue.retriever)
         self.admission = Admission(self.catalogue, config.trust, config.held)
         self.service = SearchService(
             self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
@@ -85,10 +83,17 @@ class Gateway:
         await self.catalogue.refresh()
         if self.models is not None and await self.models.refresh():
             await self.catalogue.show_as(self.models.parts.phrasing)
+        self._mind()
 
     async def _tend(self) -> None:
         if self.models is not None:
             await self.models.tend()
+            self._mind()
+
+    def _mind(self) -> None:
+        """Index and rewriter may both be exchanged while they serve."""
+        if self.models is not None:
+            self.models.mind(search_word(self.catalogue.current.index, self.catalogue.retriever))
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -51,8 +51,6 @@ class Models:
         self._first: Rewriter | None = None
         if isinstance(settings.engine, InProcess | ByRules):
             self._first = load_rewriter(settings.plain(), self.parts, device)
-        self.retriever = ""
-        """What it is put in front of, in a word."""
         self._told = ""
         self._stamp = self._card_stamp()
         self._left, self._again, self._turn = self._stamp, 0.0, asyncio.Lock()
@@ -72,6 +70,13 @@ class Models:
     def engine(self) -> str:
         """What runs the rewriter, in a word."""
         return self.settings.engine.kind
+
+    def mind(self, retriever: str) -> None:
+        """Tells, once, where the rewriter's own share was chosen in front of other retrievers than this."""
+        told = chosen_elsewhere(self.parts, retriever, "rewriter.fusion") if self.settings.fusion is None else ""
+        if told and told != self._told:
+            log.warning("%s", told)
+        self._told = told
 
     def ready(self) -> bool:
         """Whether somebody has the rewriter now."""
@@ -216,10 +221,6 @@ class Models:
     def _loaded(self, model: str, parts: Parts, room: QuickRoom) -> Loaded:
         fusion = self.settings.fusion or parts.fusion or RewriteFusion()
         facts: dict[str, Any] = describe(parts) | {"engine": self.engine}
-        told = chosen_elsewhere(parts, self.retriever, "rewriter.fusion") if self.settings.fusion is None else ""
-        if told and told != self._told:  # once, not once a server
-            log.warning(told)
-        self._told = told
         return Loaded(model, parts.template, room, self.settings.sampling, parts.phrasing, fusion, facts)
 
     async def _unload(self, model: str) -> None:

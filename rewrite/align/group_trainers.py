@@ -16,7 +16,7 @@ from rewrite.align.shared_prompts import regrouped
 from rewrite.align.shipped import AdapterServer, gone, persistent
 from rewrite.backends.decoding import AT_ONCE, can_record
 from rewrite.backends.in_process import TransformersBackend
-from rewrite.errors import BackendDown, Unfit
+from rewrite.errors import BackendDown
 from rewrite.settings import Sampling
 from rewrite.sft.ranks import world
 from rewrite.types import Answer
@@ -56,6 +56,8 @@ class Grouped(Aligned):
     sharing = False
     """True where answers to the same prompt are scored together, and therefore stand beside one another."""
     _length = 0.0
+    _at_once = AT_ONCE
+    """Answers that are written at a time, as far as memory was found for them."""
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """TRL's, whose every epoch has an order of its own, drawn after those that are done: of itself it would begin
@@ -101,16 +103,12 @@ class Grouped(Aligned):
     def _decoded(self, policy: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         """By steps that are recorded, drawn by the seed and the step."""
         how: Any = self.args
-        backend = TransformersBackend.around(policy, self.processing_class, AT_ONCE, bool(how.bf16))
+        backend = TransformersBackend.around(policy, self.processing_class, self._at_once, bool(how.bf16))
         seed = how.seed * 1_000_003 + self.state.global_step
         sampling = Sampling(how.temperature, how.top_p, 1, how.max_completion_length, seed)
-        try:
-            return [tokens for (tokens,) in backend.write(prompts, sampling)]
-        except Unfit as error:
-            raise Unfit(
-                f"no memory to write {min(AT_ONCE, len(prompts))} answers at a time; set a smaller algo.most_tokens, "
-                "or training.batch_size, accumulate and algo.steps whose product is smaller"
-            ) from error
+        written = [tokens for (tokens,) in backend.write(prompts, sampling)]
+        self._at_once = backend.fitted  # the next step need not find out again
+        return written
 
     def _written(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         assert self.writer is not None

@@ -70,6 +70,9 @@ class TransformersBackend:
     def _hold(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         must_chat(tokenizer)
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
+        self.fitted = batch_size
+        """Answers at a time for which the last call found memory. The next one tries as many as it was told to again:
+        a neighbour may have gone."""
         self._ends = _ends(model, tokenizer)
         self._turn = Lock()  # one batch at a time: random numbers are the whole process's
         pads = [tokenizer.pad_token_id, *self._ends, 0]
@@ -105,13 +108,15 @@ class TransformersBackend:
         rows = sorted(range(len(encoded)), key=lambda place: (-len(encoded[place]), place))
         rows = [place for place in rows for _ in range(sampling.answers)]
         found: list[list[list[int]]] = [[] for _ in encoded]
+        most = self.fitted = self._batch_size
         # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
         bar = tqdm(total=len(rows), unit="answer", desc="answering") if show_progress else None
         with self._turn, _answering(self._model, self._how(sampling)), _seeded(sampling.seed, self._model.device):
             while rows:
-                batch = rows[: self._batch_size]
+                batch = rows[:most]
                 written = self._tried([encoded[place] for place in batch], sampling)
                 if written is None:
+                    most = self.fitted = len(batch) // 2
                     continue
                 rows = rows[len(batch) :]
                 for place, tokens in zip(batch, written, strict=True):
@@ -123,22 +128,25 @@ class TransformersBackend:
         return found
 
     def _tried(self, encoded: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]] | None:
-        """What the model adds to each prompt; None where memory ran out: half as many at a time from now on.
+        """What the model adds to each prompt; None where memory ran out, and half as many should be tried.
 
         Who trains is judged by such answers before the first checkpoint, and would lose all for a number too high.
         """
+        device = self._model.device
+        drawn = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         try:
             return self._written(encoded, sampling)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_full(error):
+                raise
             if len(encoded) == 1:
                 raise Unfit("no memory for even one answer; free some, or take a smaller model") from error
         gc.collect()  # not before the error is gone, which holds what was tried
-        if self._model.device.type == "cuda":
+        torch.set_rng_state(drawn[0])
+        if drawn[1] is not None:
             torch.cuda.empty_cache()
-        self._batch_size = len(encoded) // 2
-        told = (
-            f"no memory for {len(encoded)} answers at a time: {self._batch_size} from now on; set a smaller batch_size"
-        )
+            torch.cuda.set_rng_state(drawn[1], device)
+        told = f"no memory for {len(encoded)} answers at a time: half as many are tried; a smaller batch_size spares it"
         warnings.warn(told, stacklevel=2)
         return None
 

@@ -231,7 +231,7 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
     for number, (kind, fusion, expected) in enumerate(
         (("dense", None, True), ("bm25", None, False), ("dense", RewriteFusion(raw=0.9), False))
     ):
-        card = Card("base", "0123", "full", fusion={"raw": 0.6}, data=[{"dataset": "any", "kind": kind}])
+        card = Card("base", "0123", "full", fusion={"raw": 0.6}, data=[{"dataset": "any", "searches": kind}])
         (folder / "rewriter.json").write_text(json.dumps(asdict(card)))
         caplog.clear()
         do(rows, tmp_path / f"out-{number}.jsonl", replace(config, fusion=fusion))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +225,25 @@ def test_a_record_says_what_the_steps_say(tiny_lm: Path, monkeypatch: pytest.Mon
     assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
     monkeypatch.setattr(in_process, "can_record", lambda model: False)  # by generate
     assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
+
+
+def test_where_memory_runs_out_in_a_record_the_stream_is_the_callers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def graph(*_: Any, **__: Any) -> Iterator[None]:
+        streams.append("the record's")
+        yield
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    streams = ["the caller's"]
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    decoding = Decoding.__new__(Decoding)
+    monkeypatch.setattr(decoding, "_advance", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        decoding._recorded()
+    assert streams == ["the caller's", "the record's", "the caller's"]

@@ -118,10 +118,10 @@ def rewriter(*models: ModelServer, **more: Any) -> dict[str, Any]:
     return {"template": "needs", "engine": engine, "fusion": {"raw": 0.5}, **more}
 
 
-def save_rewriter(base: Path, folder: Path, seed: int, *kinds: str) -> None:
+def save_rewriter(base: Path, folder: Path, seed: int, *searches: str) -> None:
     """An adapter whose answers always begin a line, written as training writes rewriters; another for every seed.
 
-    `kinds` are the retrievers in front of which its share of the raw query was chosen."""
+    `searches` are the retrievers in front of which its share of the raw query was chosen."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -131,6 +131,6 @@ def save_rewriter(base: Path, folder: Path, seed: int, *kinds: str) -> None:
     config = LoraConfig(r=4, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
     template = Template("any", 1, "", "{utterance}", line="{query}")
-    data = [{"dataset": "any", "kind": kind} for kind in kinds]
+    data = [{"dataset": "any", "searches": each} for each in searches]
     card = Card(str(base), fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5}, data=data)
     save_folder(folder, model, tokenizer, card, template)

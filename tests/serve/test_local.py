@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Running, rewriter, running, save_rewriter
-from doubles import ModelServer
+from doubles import ModelServer, plain_context, varied_tools
 from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
@@ -19,6 +19,8 @@ from pipelines.serve.metrics import Metrics
 from pipelines.serve.models import Models
 from pipelines.serve.rewriter_settings import InProcess, ServedRewriter
 from pipelines.serve.rewriting import Rewriting
+from retrievers.index import build
+from retrievers.settings import BM25Settings, HybridSettings
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.types import Ask
 
@@ -176,3 +178,20 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
         (tmp_path / "version-0").rename(folder)
         until(lambda: asked(server) != first)
     assert told in caplog.text
+
+
+def test_so_is_one_of_a_retriever_that_was_exchanged_while_it_served(
+    tiny_lm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, both = {"found": BM25Settings()}, HybridSettings(of=("title", "text"))
+    build(tmp_path / "index", varied_tools(20), plain, plain_context())
+    parts = {"title": BM25Settings(), "text": BM25Settings(), "found": both}
+    build(tmp_path / "newer", varied_tools(20), parts, plain_context())
+    save_rewriter(tiny_lm, tmp_path / "rewriter", 1, "bm25")
+    settings = config(tiny_lm, tmp_path / "rewriter", "transformers")
+    with running({**settings, "index": str(tmp_path / "index"), "retriever": "found"}) as server:
+        asked(server)
+        assert "was chosen in front of" not in caplog.text
+        (tmp_path / "index").rename(tmp_path / "older")
+        (tmp_path / "newer").rename(tmp_path / "index")
+        until(lambda: "was chosen in front of bm25, and this is hybrid of bm25 and bm25" in caplog.text)
