@@ -32,7 +32,7 @@ class MadeOf:
 
 def made_of(index: Index, retriever: str, find_model: FindModel, rewriter: Parts | None = None) -> MadeOf:
     """What a retriever of an index, with a rewriter before it or without, is made of."""
-    kind, weights = retriever_word(index, retriever), _weights(index, retriever, find_model)
+    kind, weights = _kind(index, retriever), _weights(index, retriever, find_model)
     if rewriter is None:
         return MadeOf(kind, "none", weights)
     return MadeOf(kind, rewriter_word(rewriter), _sum(weights, _rewriter_weights(rewriter)))
@@ -47,15 +47,6 @@ def rewriter_word(parts: Parts) -> str:
     if not parts.how:
         return "zero-shot"
     return "sft" if parts.how.startswith("supervised") else "aligned"
-
-
-def retriever_word(index: Index, retriever: str) -> str:
-    """A retriever in a word: its kind, with -tuned behind it where an encoder was tuned for this index."""
-    settings = index.manifest.retrievers[retriever].settings
-    inner = [retriever_word(index, name) for name in settings.get("of", ())]
-    learned = settings["kind"] == "dense" and settings.get("train") is not None
-    tuned = learned or any(kind.endswith("-tuned") for kind in inner)
-    return f"{settings['kind']}{'-tuned' if tuned else ''}"
 
 
 def search_word(index: Index, retriever: str) -> str:
@@ -108,6 +99,14 @@ def count_parameters(folder: Path) -> int | None:
 def _sum(*counts: int | None) -> int | None:
     """Of what is known; None where a part is not."""
     return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _kind(index: Index, retriever: str) -> str:
+    settings = index.manifest.retrievers[retriever].settings
+    inner = [_kind(index, name) for name in settings.get("of", ())]
+    learned = settings["kind"] == "dense" and settings.get("train") is not None
+    tuned = learned or any(kind.endswith("-tuned") for kind in inner)
+    return f"{settings['kind']}{'-tuned' if tuned else ''}"
 
 
 def _weights(index: Index, retriever: str, find_model: FindModel) -> int | None:
