@@ -23,10 +23,11 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.index import IndexConfig, build_index, make_context
+from pipelines.context import make_context
+from pipelines.index.build import IndexConfig, build_index
 from retrievers.settings import BM25Settings
 
-COMMAND = [sys.executable, "-c", "from pipelines.cli import batch; raise SystemExit(batch())"]
+COMMAND = [sys.executable, "-c", "from pipelines.cli.main import batch; raise SystemExit(batch())"]
 
 
 def prepare(folder: Path, rows: int, chunk: int) -> None:

@@ -18,13 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from pipelines.data import load_dataset
+from pipelines.data.dataset import load_dataset
 from pipelines.models import find_model
 from rewrite.template import load_template
 from rewrite.types import Answer, Ask
 
 CONTEXT = 1024
-OURS = "from pipelines.cli import batch; raise SystemExit(batch())"
+OURS = "from pipelines.cli.main import batch; raise SystemExit(batch())"
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 

@@ -22,7 +22,7 @@ from scale_data import CUT, catalogues, make_queries, make_tools
 from scale_figures import Figures
 from sentence_transformers import SentenceTransformer, util
 
-from pipelines.index import make_context
+from pipelines.context import make_context
 from pipelines.models import find_model
 from retrievers.index import Index, build
 from retrievers.settings import DenseSettings

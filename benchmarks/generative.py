@@ -20,16 +20,18 @@ from pathlib import Path
 
 import torch
 
-from pipelines.data import load_dataset
-from pipelines.index import make_context, sample_folder
+from pipelines.context import make_context
+from pipelines.data.dataset import load_dataset
+from pipelines.data.sample_data import sample_folder
 from pipelines.models import find_model
 from pipelines.runs import environment
 from retrievers.base import Retriever
 from retrievers.catalogue import read_catalogue
-from retrievers.generative.language_model import LanguageModel, precision
+from retrievers.generative.decoding.language_model import LanguageModel, precision
+from retrievers.generative.settings import ToolGenSettings
 from retrievers.index import Index, build
-from retrievers.kinds import Context
-from retrievers.settings import DenseSettings, ToolGenSettings
+from retrievers.kind import Context
+from retrievers.settings import DenseSettings
 
 PLAIN = """\
 The harbour wakes before the town does. At four the first boats come in, low in the water, and the gulls know the

@@ -20,16 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.data import DataSet, hashed, load_dataset
-from pipelines.index import make_context
-from pipelines.training_sets import training_set
-from retrievers.generative import book as books
+from pipelines.context import make_context
+from pipelines.data.dataset import DataSet, hashed, load_dataset
+from pipelines.data.training_sets import training_set
+from retrievers.generative import code_table as books
 from retrievers.generative.settings import GenerativeTraining, Stage, ToolGenSettings
 from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.index import Index, add, build
-from retrievers.kinds import Block, Context, make_kind, settings_from_json
-from retrievers.settings import DenseSettings, DenseTraining
-from retrievers.sources import TrainingSource
+from retrievers.kind import Block, Context
+from retrievers.registry import make_kind, settings_from_json
+from retrievers.settings import DenseSettings, DenseTraining, TrainingSource
 from retrievers.text import document
 from retrievers.weaver.settings import WeaveSettings
 

@@ -24,10 +24,11 @@ from scale_life import life, loading
 from scale_speed import approximate, lexical, semantic
 
 from pipelines.models import find_model
-from retrievers.encoder import Encoder
+from retrievers.dense.encoder import Encoder
 from retrievers.index import Index, build
-from retrievers.kinds import Context
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
+from retrievers.kind import Context
+from retrievers.registry import RetrieverSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
 from retrievers.types import Tool
 
 PACKAGES = ("numpy", "bm25s", "rank-bm25", "faiss-cpu", "torch", "sentence-transformers")

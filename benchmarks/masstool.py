@@ -24,17 +24,17 @@ import torch
 from scale_data import catalogues, make_queries
 
 from pipelines.models import find_model
-from retrievers.dense import Dense
-from retrievers.encoder import Encoder
-from retrievers.kinds import Block, Context
+from retrievers.dense.encoder import Encoder
+from retrievers.dense.retriever import Dense
+from retrievers.kind import Block, Context
+from retrievers.masstool.artifacts import Learned, store
 from retrievers.masstool.kind import MassToolKind
-from retrievers.masstool.learned import Learned, store
-from retrievers.masstool.lessons import Labelled, Lessons
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.train import Learning
+from retrievers.masstool.training.step import Learning
+from retrievers.masstool.training.tensors import Labelled, Lessons
 from retrievers.rows import Rows
-from retrievers.sources import TrainingSource
+from retrievers.settings import TrainingSource
 
 WIDTH = 384
 BUILD_EFFORT = 48
@@ -73,7 +73,7 @@ def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
 
 def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Dense, object]:
     """Plain dense search and MassTool over the same tools, opened as an index opens them."""
-    from retrievers import ann
+    from retrievers.dense.retriever import ann
 
     chance = np.random.default_rng(1)
     centres = chance.normal(size=(2000, WIDTH)) / WIDTH**0.5

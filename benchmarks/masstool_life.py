@@ -20,14 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.data import hashed, load_dataset
-from pipelines.index import IndexConfig, make_context
-from pipelines.training_sets import labelled_set
+from pipelines.context import make_context
+from pipelines.data.dataset import hashed, load_dataset
+from pipelines.data.training_sets import labelled_set
+from pipelines.index.build import IndexConfig
 from retrievers.base import Retriever
 from retrievers.index import Index, add, build, confirm
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.settings import DenseSettings
-from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.training_set import Examples, TrainingSet
 from reward.metrics import judge, measure
 
 SHARE = 5

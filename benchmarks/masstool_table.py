@@ -27,23 +27,24 @@ import numpy as np
 import torch
 
 from pipelines import config as configs
-from pipelines.ablation import PARTS, left_out, row, table, values_of
-from pipelines.data import load_dataset
-from pipelines.detecting import Detection, tell
-from pipelines.index import IndexConfig, make_context
-from pipelines.labels import Label, load_labels
-from pipelines.protocols import apply_protocol
-from pipelines.training_sets import labelled_set
-from retrievers.encoder import Encoder, check_device
-from retrievers.kinds import Context
-from retrievers.masstool.again import learn_again
-from retrievers.masstool.asking import scores
-from retrievers.masstool.epochs import learn
-from retrievers.masstool.learning import embedded, tune_encoder
+from pipelines.context import make_context
+from pipelines.data.dataset import load_dataset
+from pipelines.data.labels import Label, load_labels
+from pipelines.data.splits import apply_protocol
+from pipelines.data.training_sets import labelled_set
+from pipelines.detection import Detection, tell
+from pipelines.index.ablation import PARTS, left_out, row, table, values_of
+from pipelines.index.build import IndexConfig
+from retrievers.dense.encoder import Encoder, check_device
+from retrievers.kind import Context
 from retrievers.masstool.model import Heads
+from retrievers.masstool.offline_scores import scores
 from retrievers.masstool.settings import Beside, MassToolSettings, MassToolTraining
+from retrievers.masstool.training.again import learn_again
+from retrievers.masstool.training.epochs import learn
+from retrievers.masstool.training.pipeline import embedded, tune_encoder
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 
 STEPS = 6
 """Queries in one long request."""

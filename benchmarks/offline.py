@@ -191,7 +191,7 @@ def surroundings(folder: Path, home: Path, project: Path) -> dict[str, str]:
     }
     for each in COMMANDS:
         command, _, name = each.partition(":")
-        call = f"import sys; from pipelines.cli import {name or command} as run; sys.exit(run())"
+        call = f"import sys; from pipelines.cli.main import {name or command} as run; sys.exit(run())"
         programs[f"rewrite-{command}"] = SCRIPT.format(words=f'{python} -c "{call}"')
     for name, text in programs.items():
         (place / name).write_text(text)

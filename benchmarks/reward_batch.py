@@ -20,17 +20,19 @@ from pathlib import Path
 
 from scale_figures import Figures
 
-from pipelines.data import load_dataset
-from pipelines.index import SAMPLE, IndexConfig, build_index, make_context
+from pipelines.context import make_context
+from pipelines.data.dataset import load_dataset
+from pipelines.data.sample_data import SAMPLE
+from pipelines.index.build import IndexConfig, build_index
 from pipelines.search import ToolSearch
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, RewriteFusion
 from retrievers.types import Ranking
 from reward.base import Attempt
 from reward.metrics import DEPTH, judge, measure
 from reward.retrieval import RetrievalReward
-from rewrite.reduce import variants
+from rewrite.rules import variants
 
 FUSION = RewriteFusion("weighted", 0.6)
 METRIC = "recall@5"

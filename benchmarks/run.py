@@ -25,7 +25,9 @@ from typing import Any
 
 from bench_table import Ratio, machine, row, table
 
-from pipelines.index import SAMPLE, IndexConfig, build_index, make_context
+from pipelines.context import make_context
+from pipelines.data.sample_data import SAMPLE
+from pipelines.index.build import IndexConfig, build_index
 from retrievers.settings import DenseSettings
 
 HERE = Path(__file__).parent

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.index import sample_folder
+from pipelines.data.sample_data import sample_folder
 from retrievers.catalogue import read_catalogue
-from retrievers.embeddings import EmbeddingCache
-from retrievers.encoder import Encoder
+from retrievers.dense.embeddings import EmbeddingCache
+from retrievers.dense.encoder import Encoder
 from retrievers.text import clean, document
 from retrievers.types import Tool
 

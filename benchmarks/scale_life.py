@@ -13,7 +13,7 @@ from scale_figures import Figures, clocked
 
 from pipelines.search import ToolSearch
 from retrievers.index import Index, add, remove
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Tool
 
 K = 10

@@ -34,7 +34,7 @@ def main(folder: Path, with_model: bool) -> dict[str, float]:
         facts[name] = now - last
         last = time.perf_counter()
 
-    from pipelines.index import make_context
+    from pipelines.context import make_context
     from pipelines.search import ToolSearch
     from retrievers.index import Index
 

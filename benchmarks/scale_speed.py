@@ -11,11 +11,11 @@ import numpy as np
 import rank_bm25
 from scale_figures import Figures, clocked
 
-from retrievers.ann import Graph
-from retrievers.ann import build as build_graph
-from retrievers.dense import Dense
+from retrievers.dense.ann import Graph
+from retrievers.dense.ann import build as build_graph
+from retrievers.dense.retriever import Dense
 from retrievers.index import Index
-from retrievers.kinds import Block
+from retrievers.kind import Block
 from retrievers.settings import BM25Settings, DenseSettings
 from retrievers.text import clean, document, tokens
 from retrievers.types import Ranking

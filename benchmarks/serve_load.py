@@ -28,7 +28,7 @@ import psutil
 import yaml
 from serve_clients import Figures, Request, load
 
-from pipelines.index import sample_folder
+from pipelines.data.sample_data import sample_folder
 
 ROOT = Path(__file__).parent.parent
 SAID = [json.loads(line)["text"] for line in (sample_folder() / "queries.jsonl").read_text().splitlines()]
@@ -81,7 +81,7 @@ class Gateway(Child):
         """`spans`: where to note what its retriever does when."""
         path = folder / f"serve-{time.monotonic_ns()}.yaml"
         path.write_text(yaml.safe_dump({"port": 0, "anonymous": ["search", "write"], **config}))
-        code = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
+        code = "import sys; from pipelines.cli.main import serve; sys.exit(serve(sys.argv[1:]))"
         watched = [str(Path(__file__).with_name("serve_watch.py")), "serve", str(spans)]
         super().__init__([sys.executable, *(watched if spans else ("-c", code)), str(path)])
         said = self.line()
@@ -97,7 +97,7 @@ class Gateway(Child):
 BARE = """
 import sys, json, time, threading
 from pathlib import Path
-from pipelines.index import make_context
+from pipelines.index.build import make_context
 from retrievers.index import Index
 retriever = Index(Path(sys.argv[1]), make_context("cpu")).retriever(sys.argv[2])
 retriever.search(["weather"], 10)

@@ -29,7 +29,7 @@ from serve_own import Own
 from serve_place import Place, started
 from serve_watch import Span
 
-from pipelines.index import make_context
+from pipelines.context import make_context
 from pipelines.rewriters import Parts
 from retrievers.index import Index
 from rewrite.backends.server import ServerBackend

@@ -14,7 +14,7 @@ from typing import Any
 from serve_clients import Figures, Request, load
 from serve_load import Gateway, utterances
 
-from pipelines.index import make_context
+from pipelines.context import make_context
 from retrievers.index import Index
 
 

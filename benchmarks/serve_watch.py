@@ -113,7 +113,7 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 def serve(notes: Notes, config: str) -> int:
     """The gateway as it is, with a note of every call of its retriever."""
-    from pipelines.cli import serve as command
+    from pipelines.cli.main import serve as command
     from pipelines.search import ToolSearch
 
     ask: Callable[..., Any] = ToolSearch.ask

@@ -28,10 +28,10 @@ from pipelines.models import find_model
 from pipelines.runs import environment
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.settings import LoraSettings, SftSettings
-from rewrite.sft import running
+from rewrite.sft import run as running
 from rewrite.sft import train as ours
+from rewrite.sft.dev_eval_trainer import Task
 from rewrite.sft.examples import Example, read_examples
-from rewrite.sft.judged import Task
 from rewrite.sft.rows import Rows, make_rows
 from rewrite.sft.trainer import RewriterTrainer
 from rewrite.template import Template, load_template

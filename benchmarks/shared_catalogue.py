@@ -30,13 +30,13 @@ from scale_data import CUT, NOISE, catalogues, fill_cache, make_tools
 from serve_clients import Figures, load
 from serve_load import Gateway, searches
 
+from pipelines.database.session import Database
+from pipelines.database.settings import DatabaseSettings
+from pipelines.database.transfer import push
 from pipelines.models import find_model
-from pipelines.shared.session import Database
-from pipelines.shared.settings import DatabaseSettings
-from pipelines.shared.transfer import push
-from retrievers.encoder import Encoder
+from retrievers.dense.encoder import Encoder
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))

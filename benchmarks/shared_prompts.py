@@ -24,9 +24,9 @@ from trl.trainer.utils import add_fused_lm_head
 
 from pipelines.models import find_model
 from pipelines.runs import environment
-from rewrite.align.shared_prompts import share_prompts
-from rewrite.align.turned import turn_rows
-from rewrite.sft.running import load_policy
+from rewrite.sft.run import load_policy
+from rewrite.speedups.right_padding import turn_rows
+from rewrite.speedups.shared_prompts import share_prompts
 
 Batch = dict[str, Tensor]
 

@@ -17,18 +17,18 @@ import tracemalloc
 
 import numpy as np
 
-from pipelines.data import load_dataset
-from pipelines.index import make_context
+from pipelines.context import make_context
+from pipelines.data.dataset import load_dataset
 from pipelines.models import find_model
 from pipelines.runs import environment
-from retrievers.embeddings import embed
-from retrievers.encoder import Encoder
-from retrievers.generative.language_model import LanguageModel
-from retrievers.generative.trie import Trie
+from retrievers.dense.embeddings import embed
+from retrievers.dense.encoder import Encoder
+from retrievers.generative.decoding.language_model import LanguageModel
+from retrievers.generative.decoding.trie import Trie
 from retrievers.text import clean, document
+from retrievers.weaver.assignment import weave
+from retrievers.weaver.co_usage import co_usage
 from retrievers.weaver.settings import WeaveSettings
-from retrievers.weaver.usage import co_usage
-from retrievers.weaver.weave import weave
 
 BYTES = 4
 """Of a number in single precision. Training keeps four times as much: the weight, its gradient and two moments."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelines.labels import Label
+from pipelines.data.labels import Label
 from retrievers.base import Detector
 from retrievers.index import Index
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.index.files import disk_room, hash_of
+from retrievers.files import disk_room, hash_of
 
 if TYPE_CHECKING:
     import torch

@@ -9,11 +9,11 @@ from typing import Any
 from pipelines import config as configs
 from pipelines.models import find_model
 from pipelines.phrasing import NAMES
-from retrievers.encoder import fingerprint
+from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
-from rewrite.backends.written import TEMPLATE as WRITTEN
+from rewrite.backends.replay import TEMPLATE as WRITTEN
 from rewrite.folder import CARD, RewriterFolder, open_folder
 from rewrite.rewriter import Rewriter
 from rewrite.settings import (

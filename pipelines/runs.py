@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.errors import BadInput
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
 
 PACKAGES = ("toolrewrite", "torch", "transformers", "sentence-transformers", "bm25s", "numpy", "trl", "peft", "vllm")
 

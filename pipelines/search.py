@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
-from pipelines.detecting import Detection, detect, find_detector
+from pipelines.detection import Detection, detect, find_detector
 from pipelines.phrasing import phrase
 from retrievers.errors import BadInput
 from retrievers.fusion import with_raw

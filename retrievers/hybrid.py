@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retrievers.base import Retriever
 from retrievers.fusion import fuse
-from retrievers.kinds import Arrays, Block, Context
+from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import FusionSettings, HybridSettings
 from retrievers.types import Ranking

@@ -18,8 +18,8 @@ import numpy as np
 import rank_bm25
 
 from retrievers.base import Retriever
-from retrievers.hiding import hidden
-from retrievers.kinds import Arrays, Block, Context
+from retrievers.blocked_import import hidden
+from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
 from retrievers.text import clean, tokens

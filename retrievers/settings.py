@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retrievers.errors import BadInput
-from retrievers.generative.settings import ToolGenSettings as ToolGenSettings
-from retrievers.generative.weaver_settings import ToolWeaverSettings as ToolWeaverSettings
-from retrievers.masstool.settings import MassToolSettings
-from retrievers.sources import TrainingSource as TrainingSource
 from retrievers.types import Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSource:
+    """A data set to learn from."""
+
+    path: str
+    """A data set folder, or `bundled:sample`."""
+    text: tuple[str, ...] = ()
+    """Which parts of a tool are read; the index's own when not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +178,3 @@ class MilvusSettings:
             raise BadInput("a collection's name is made of letters, digits and _", "collection")
         if self.batch_size < 1:
             raise BadInput("at least 1", "batch_size")
-
-
-RetrieverSettings = (
-    BM25Settings
-    | DenseSettings
-    | HybridSettings
-    | MilvusSettings
-    | MassToolSettings
-    | ToolGenSettings
-    | ToolWeaverSettings
-)

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from retrievers.errors import BadInput
-from retrievers.generative.trajectories import Trajectory
 from retrievers.types import ToolId
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of a tool."""
+
+    thought: str
+    tool: ToolId
+    arguments: Mapping[str, Any]
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A task that was done."""
+
+    id: str
+    task: str
+    calls: tuple[Call, ...]
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,29 +16,36 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from pipelines.index import make_context, sample_folder
+from pipelines.context import make_context
+from pipelines.data.sample_data import sample_folder
 from pipelines.models import find_model
 from retrievers.catalogue import read_catalogue
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Tool
+
+ROOT = Path(__file__).parent.parent
+# Processes that tests start import the repository and the tests' support modules, wherever they run.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    (str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", ""))
+)
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("here")
 
 SLOW = (
-    "serve/test_vllm.py",
-    "retrievers/test_index_survives.py",
-    "retrievers/test_tuning.py",
-    "rewrite/test_vllm_backend.py",
-    "batch/test_ray.py",
-    "test_sft_survives.py",
-    "rewrite/test_align.py",
-    "serve/test_renew.py",
-    "rewrite/test_shipped.py",
-    "batch/test_batch_survives.py",
-    "test_two_processes.py",
-    "rewrite/test_in_process.py",
-    "test_align_commands.py",
+    "pipelines/serve/rewriter/test_vllm_process.py",
+    "retrievers/index/test_index_survives.py",
+    "retrievers/dense/test_tuning.py",
+    "rewrite/backends/test_vllm_engine.py",
+    "pipelines/batch/test_ray.py",
+    "pipelines/train/test_sft_survives.py",
+    "rewrite/align/test_align.py",
+    "pipelines/renew/test_renew.py",
+    "rewrite/align/test_adapter_rollouts.py",
+    "pipelines/batch/test_batch_survives.py",
+    "pipelines/train/test_two_processes.py",
+    "rewrite/backends/test_in_process.py",
+    "pipelines/cli/test_align_commands.py",
 )
 """Files that take most of a minute or more. They go first, so that no process is left alone with one at the end; the
 Makefile tells pytest-xdist to keep the order. The first converts the language model, which the next two do not need."""

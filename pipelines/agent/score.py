@@ -8,7 +8,8 @@ from typing import Any
 
 from pipelines.agent.loop import Attempt
 from retrievers.errors import BadInput
-from retrievers.generative.trajectories import Trajectory, dumped
+from retrievers.generative.trajectories import dumped
+from retrievers.training_set import Trajectory
 
 
 @dataclass(frozen=True, slots=True)

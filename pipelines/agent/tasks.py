@@ -19,10 +19,11 @@ from typing import Any
 import yaml
 
 from pipelines.agent.world import run_tool
-from pipelines.index import SAMPLE, sample_folder
+from pipelines.data.sample_data import SAMPLE, sample_folder
 from retrievers.catalogue import read_catalogue
 from retrievers.errors import BadInput
-from retrievers.generative.trajectories import Call, Trajectory, read_trajectories
+from retrievers.generative.trajectories import read_trajectories
+from retrievers.training_set import Call, Trajectory
 from retrievers.types import Tool
 
 FOLDER = "agent"

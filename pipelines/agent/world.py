@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipelines.agent.draws import Draw
-from pipelines.agent.sums import SUMS
+from pipelines.agent.computing_tools import SUMS
+from pipelines.agent.random_values import Draw
 from retrievers.types import Tool
 
 Result = dict[str, Any]

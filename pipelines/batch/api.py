@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import config as configs
+from pipelines.batch.components import Plan, make_plan
 from pipelines.batch.engines import Engine, Local
 from pipelines.batch.job import Job, Places
 from pipelines.batch.outputs import make_output
-from pipelines.batch.parts import Plan, make_plan
-from pipelines.batch.piped import pipe
 from pipelines.batch.rows import RowReader
 from pipelines.batch.settings import BatchConfig
 from pipelines.batch.sources import Piped, Source, open_source
+from pipelines.batch.stream import pipe
 from pipelines.batch.summary import Summary
 from retrievers.errors import BadInput
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.batch.answers import key_maker
+from pipelines.batch.known_answers import key_maker
 from pipelines.batch.settings import BatchConfig
-from pipelines.index import make_context
-from pipelines.made_of import chosen_elsewhere, search_word
+from pipelines.context import make_context
 from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
+from pipelines.system_description import chosen_elsewhere, search_word
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.settings import RewriteFusion

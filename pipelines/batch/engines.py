@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.batch.answers import Answers
+from pipelines.batch.components import Plan, load
 from pipelines.batch.expand import Done, Expander
-from pipelines.batch.parts import Plan, load
+from pipelines.batch.known_answers import Answers
 from pipelines.batch.rows import RowReader
 from pipelines.batch.sources import Chunk, Chunked
 

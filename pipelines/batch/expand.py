@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from pipelines.batch.answers import Known
+from pipelines.batch.components import Loaded
 from pipelines.batch.journal import BAD, GOOD, Tally
-from pipelines.batch.parts import Loaded
+from pipelines.batch.known_answers import Known
 from pipelines.batch.rows import Bad, Row, RowReader
 from pipelines.batch.sources import Chunk
-from pipelines.detecting import Detection
+from pipelines.detection import Detection
 from pipelines.search import DEPTH
 from retrievers.types import Ranking
 from rewrite.backends.streams import Stream, open_stream

@@ -20,20 +20,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.batch.answers import Answers
+from pipelines.batch.components import Plan
 from pipelines.batch.engines import Engine, Todo
 from pipelines.batch.journal import BAD, GOOD, Journal, Tally
+from pipelines.batch.known_answers import Answers
 from pipelines.batch.manifest import FORMAT, MANIFEST, check_same, read_json, write_json
 from pipelines.batch.outputs import Output, trouble
-from pipelines.batch.parts import Plan
 from pipelines.batch.progress import Progress
+from pipelines.batch.retry import again, merged
 from pipelines.batch.rows import RowReader
 from pipelines.batch.sources import Source
 from pipelines.batch.summary import Summary, check_share, summarise
-from pipelines.batch.trying import again, merged
 from pipelines.runs import environment
 from retrievers.errors import BadInput, OutOfDisk
-from retrievers.index.files import sync_folder, writer_lock
+from retrievers.files import sync_folder, writer_lock
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

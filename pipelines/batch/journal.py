@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from retrievers.index.files import sync_folder
+from retrievers.files import sync_folder
 
 SHARD_BYTES = 2**26
 """Bytes after which a new shard is begun."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.errors import BadInput
-from retrievers.index.files import sync_folder
+from retrievers.files import sync_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"

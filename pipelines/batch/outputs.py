@@ -19,7 +19,7 @@ from typing import IO, Any, Literal
 from pipelines.batch.rows import Shape
 from pipelines.batch.settings import BatchConfig
 from pipelines.batch.sources import PACKED
-from pipelines.trec import write_run
+from pipelines.data.trec import write_run
 from retrievers.errors import BadInput
 from retrievers.types import Ranking
 

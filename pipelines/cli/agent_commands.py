@@ -10,14 +10,14 @@ from typing import Any
 from pipelines.agent.loop import Attempt, run_trained, run_untrained
 from pipelines.agent.score import right, score
 from pipelines.agent.tasks import load_trajectories
-from pipelines.index import make_context
+from pipelines.context import make_context
 from retrievers.errors import BadInput
-from retrievers.generative.language_model import LanguageModel
+from retrievers.files import disk_room
+from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.retriever import Generative
-from retrievers.generative.trajectories import Trajectory
 from retrievers.index import Index
-from retrievers.index.files import disk_room
 from retrievers.text import clean, document
+from retrievers.training_set import Trajectory
 
 
 def agent(arguments: argparse.Namespace) -> int:

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.align import AlignConfig, run_align
-from pipelines.drawing import PairsConfig, ProbeConfig, run_pairs, run_probe
-from pipelines.index import make_context
-from pipelines.train_commands import beside_raw, trained
-from retrievers.encoder import check_device
+from pipelines.cli.train_commands import beside_raw, trained
+from pipelines.context import make_context
+from pipelines.train.align import AlignConfig, run_align
+from pipelines.train.sampling import PairsConfig, ProbeConfig, run_pairs, run_probe
+from retrievers.dense.encoder import check_device
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from rewrite.align.pairs import FILE
 from rewrite.align.probe import Probe
-from rewrite.sft.ranks import first, join
+from rewrite.sft.distributed import first, join
 
 
 def probe(arguments: argparse.Namespace) -> int:

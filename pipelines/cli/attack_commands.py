@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.attack_eval import AttackConfig, attack
-from pipelines.index import make_context
+from pipelines.context import make_context
+from pipelines.evaluate.attack_run import AttackConfig, attack
 from pipelines.runs import as_json, environment, write_files
 
 

@@ -7,19 +7,19 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from pipelines.index import make_context
-from pipelines.index_commands import say
-from pipelines.shared.settings import DatabaseSettings
+from pipelines.cli.index_commands import say
+from pipelines.context import make_context
+from pipelines.database.settings import DatabaseSettings
 from retrievers.index import Change, Index
 from rewrite.errors import Unfit
 
 if TYPE_CHECKING:
-    from pipelines.shared.session import Database
+    from pipelines.database.session import Database
 
 
 def push(arguments: argparse.Namespace) -> int:
     database, started = _database(arguments), time.monotonic()
-    from pipelines.shared.transfer import push as push_index
+    from pipelines.database.transfer import push as push_index
 
     index = Index(arguments.index, make_context())
     if arguments.dry_run:
@@ -29,8 +29,8 @@ def push(arguments: argparse.Namespace) -> int:
 
 def pull(arguments: argparse.Namespace) -> int:
     database, started = _database(arguments), time.monotonic()
-    from pipelines.shared.transfer import pull as pull_index
-    from pipelines.shared.transfer import pull_feedback
+    from pipelines.database.transfer import pull as pull_index
+    from pipelines.database.transfer import pull_feedback
 
     if arguments.dry_run:
         return _compare(arguments, database, None)
@@ -43,14 +43,14 @@ def pull(arguments: argparse.Namespace) -> int:
 def _database(arguments: argparse.Namespace) -> Database:
     settings = DatabaseSettings(arguments.variable, arguments.schema)
     try:
-        from pipelines.shared.session import Database
+        from pipelines.database.session import Database
     except ModuleNotFoundError as error:
         raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     return Database(settings)
 
 
 def _compare(arguments: argparse.Namespace, database: Database, tools: int | None) -> int:
-    from pipelines.shared.transfer import describe
+    from pipelines.database.transfer import describe
 
     if tools is not None:
         say(f"{arguments.index}: {tools} tools")

@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.eval_report import report_data
-from pipelines.evaluate import EvalConfig, Evaluation, evaluate, means
-from pipelines.index import make_context
+from pipelines.context import make_context
+from pipelines.data.trec import write_run
+from pipelines.evaluate.report_data import report_data
+from pipelines.evaluate.rewriter_stats import per_query
+from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate, means
 from pipelines.report import render
 from pipelines.report.data import RewriterRow
-from pipelines.rewrite_figures import per_query
 from pipelines.runs import as_json, check_output, environment, write_files
-from pipelines.trec import write_run
 from retrievers.text import clean
 
 

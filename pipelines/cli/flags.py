@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 Handler = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-DEFAULT_SERVER = Path(__file__).parent / "serve" / "default.yaml"
+DEFAULT_SERVER = Path(__file__).parent.parent / "serve" / "default.yaml"
 """What `rewrite-serve` does when it is told nothing."""
 EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong, 130 stopped by Ctrl-C"
 SERVER_EXITS = "exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 the work failed, 2 the request was wrong"
@@ -60,7 +60,7 @@ def later(module: str, name: str) -> Handler:
     """A handler that imports its module when called: help stays instant."""
 
     def handler(arguments: argparse.Namespace) -> int:
-        chosen: Handler = getattr(import_module(f"pipelines.{module}"), name)
+        chosen: Handler = getattr(import_module(f"pipelines.cli.{module}"), name)
         return chosen(arguments)
 
     return handler

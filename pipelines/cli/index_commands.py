@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.index import IndexConfig, build_index, make_context, read_tools
-from pipelines.learned import learned
+from pipelines.context import make_context
+from pipelines.index.build import IndexConfig, build_index, read_tools
+from pipelines.index.training_summary import learned
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Change, Index, verify

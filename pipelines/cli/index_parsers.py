@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipelines.flags import EXITS, Commands, config_arguments, device_argument, index_argument, later
+from pipelines.cli.flags import EXITS, Commands, config_arguments, device_argument, index_argument, later
 
 FORMAT = "format of the catalogue, where its content does not tell: beir, openapi, mcp, functions, toolbench or csv"
 
@@ -132,7 +132,7 @@ def index_shared(commands: Commands) -> None:
     pull = commands.add_parser("pull", help="the database that gateways share -> index folder", epilog=EXITS)
     pull.description = "Write the live catalogue of a database as an index folder: to evaluate, to train, to keep."
     for name, command, told in (("push", push, "the folder of an index"), ("pull", pull, "the folder to write")):
-        command.set_defaults(handler=later("shared_commands", name))
+        command.set_defaults(handler=later("database_commands", name))
         command.add_argument("index", type=Path, metavar="INDEX", help=told)
         command.add_argument(
             "--variable",

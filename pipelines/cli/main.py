@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pipelines.failures import exit_code, sentence
-from pipelines.flags import (
+from pipelines.cli.exit_codes import exit_code, sentence
+from pipelines.cli.flags import (
     DEFAULT_SERVER,
     EXITS,
     SERVER_EXITS,
@@ -17,9 +17,9 @@ from pipelines.flags import (
     later,
     results_command,
 )
-from pipelines.index_flags import index_readers, index_shared, index_writers
-from pipelines.kind_flags import index_kinds
-from pipelines.train_flags import add_train_commands
+from pipelines.cli.index_parsers import index_readers, index_shared, index_writers
+from pipelines.cli.masstool_parsers import index_kinds
+from pipelines.cli.train_parsers import add_train_commands
 
 EVAL_FORMS = """other forms, each with its own --help:
   rewrite-eval attack CONFIG     poison a copy of a catalogue, and tell what comes of it

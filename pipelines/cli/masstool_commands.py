@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.detecting import Told, detect, find_detector, tell
-from pipelines.index import IndexConfig, make_context
-from pipelines.index_commands import say, tell_change
-from pipelines.labels import load_labels
-from pipelines.serve.feedback import read_feedback
+from pipelines.cli.index_commands import say, tell_change
+from pipelines.context import make_context
+from pipelines.data.labels import load_labels
+from pipelines.detection import Told, detect, find_detector, tell
+from pipelines.index.build import IndexConfig
+from pipelines.serve.catalogue.feedback import read_feedback
 from retrievers.errors import BadInput
 from retrievers.index import Index, confirm
 from retrievers.masstool.settings import MassToolSettings
@@ -87,7 +88,7 @@ def ablate(arguments: argparse.Namespace) -> int:
     config = configs.asked(arguments, IndexConfig)
     if config is None:
         return 0
-    from pipelines.ablation import ablation, table
+    from pipelines.index.ablation import ablation, table
 
     if any(
         isinstance(each, MassToolSettings) and each.train and each.train.again for each in config.retrievers.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines.flags import EXITS, Commands, config_arguments, device_argument, index_argument, later
+from pipelines.cli.flags import EXITS, Commands, config_arguments, device_argument, index_argument, later
 
 
 def index_kinds(commands: Commands) -> None:

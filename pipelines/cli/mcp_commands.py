@@ -16,8 +16,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipelines.index_commands import say
-from pipelines.serve.mcp_settings import McpSource
+from pipelines.cli.index_commands import say
+from pipelines.serve.mcp.settings import McpSource
 from retrievers.errors import BadInput
 from rewrite.errors import BackendDown
 
@@ -62,7 +62,7 @@ async def _asked(source: McpSource, seconds: float) -> dict[str, Any]:
     import httpx
 
     from pipelines.serve.errors import Refusal
-    from pipelines.serve.mcp_client import connected, failed, listed
+    from pipelines.serve.mcp.client import connected, failed, listed
     from pipelines.serve.settings import Imports
 
     try:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.failures import exit_code, sentence
-from pipelines.index import make_context
-from pipelines.learned import learned
+from pipelines.cli.exit_codes import exit_code, sentence
+from pipelines.context import make_context
+from pipelines.index.training_summary import learned
 from pipelines.renew.loop import back, look, renew
-from pipelines.renew.page import headline
+from pipelines.renew.report import headline
 from pipelines.renew.retrain import CANDIDATE
 from pipelines.renew.settings import RenewConfig
 

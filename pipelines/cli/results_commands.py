@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.results.check import ExpectedConfig, check
-from pipelines.results.figures import read_figures
-from pipelines.results.keep import keep
-from pipelines.results.page import entries, page
-from pipelines.results.plots import draw
+from pipelines.evaluate.published.check import ExpectedConfig, check
+from pipelines.evaluate.published.figures import read_figures
+from pipelines.evaluate.published.keep import keep
+from pipelines.evaluate.published.page import entries, page
+from pipelines.evaluate.published.plots import draw
 from pipelines.runs import write_files
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.index import make_context
+from pipelines.context import make_context
 from pipelines.rewriters import RewriterSettings, find_parts
 from pipelines.runs import as_json, check_output, write_files
-from pipelines.sft import SftConfig, run_sft
-from pipelines.targets import TargetsConfig, make_targets
-from pipelines.training_runs import alone, is_finished
-from retrievers.encoder import check_device
+from pipelines.train.run_folder import alone, is_finished
+from pipelines.train.sft import SftConfig, run_sft
+from pipelines.train.targets.build import TargetsConfig, make_targets
+from retrievers.dense.encoder import check_device
 from retrievers.errors import BadInput
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
+from rewrite.sft.distributed import first, join
 from rewrite.sft.examples import write_examples
-from rewrite.sft.ranks import first, join
 from rewrite.template import FILE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipelines.flags import EXITS, Commands, config_arguments, device_argument, later
+from pipelines.cli.flags import EXITS, Commands, config_arguments, device_argument, later
 
 
 def add_train_commands(commands: Commands) -> None:

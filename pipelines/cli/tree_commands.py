@@ -7,16 +7,16 @@ import json
 import os
 from pathlib import Path
 
-from pipelines.index import make_context
-from pipelines.index_commands import say
+from pipelines.cli.index_commands import say
+from pipelines.context import make_context
 from pipelines.report import document
 from pipelines.report.data import CodedTool, CodeTree
 from pipelines.report.markup import foreign, section, tag
 from pipelines.report.tree import EXPLANATION, tree
 from retrievers.errors import BadInput
+from retrievers.files import disk_room
 from retrievers.generative.retriever import Generative
 from retrievers.index import Index
-from retrievers.index.files import disk_room
 
 
 def show_tree(arguments: argparse.Namespace) -> int:

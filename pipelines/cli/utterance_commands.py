@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from pipelines import config as configs
-from pipelines.data_folder import write_dataset
-from pipelines.index import make_context
+from pipelines.context import make_context
+from pipelines.data.dataset_writer import write_dataset
 from pipelines.runs import as_json, environment
-from pipelines.utterances.making import Made, make_utterances
-from pipelines.utterances.settings import UtterancesConfig
+from pipelines.train.utterances.generate import Made, make_utterances
+from pipelines.train.utterances.settings import UtterancesConfig
 from retrievers.errors import BadInput
 from retrievers.index import Index
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.index import SAMPLE, sample_folder
+from pipelines.data.sample_data import SAMPLE, sample_folder
 from retrievers.catalogue import read_catalogue
 from retrievers.errors import BadInput
 from retrievers.types import Tool, ToolId

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.data import Gold, Query
+from pipelines.data.dataset import Gold, Query
 from retrievers.errors import BadInput
-from retrievers.index.files import disk_room, sync_folder
+from retrievers.files import disk_room, sync_folder
 from retrievers.text import clean
 from retrievers.types import Tool
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from pipelines.data import hashed
-from retrievers.tuning.examples import Labels
+from pipelines.data.dataset import hashed
+from retrievers.training_set import Labels
 
 BETWEEN = (" ", " Then: ", " After that, ", "\n", " Also, ", " and ", "\n\n")
 STEPS = {True: 6, False: 4}

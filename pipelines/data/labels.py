@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.data import DEV_SHARE, SPLITS, hashed, read_lines, read_queries
-from pipelines.index import SAMPLE, sample_folder
+from pipelines.data.dataset import DEV_SHARE, SPLITS, hashed, read_lines, read_queries
+from pipelines.data.sample_data import SAMPLE, sample_folder
 from retrievers.errors import BadInput
 
 

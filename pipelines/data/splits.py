@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pipelines.data import DataSet, Gold, hashed
+from pipelines.data.dataset import DataSet, Gold, hashed
 from retrievers.errors import BadInput
 from retrievers.types import ToolId
 

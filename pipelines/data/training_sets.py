@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipelines.data import DataSet, Gold, load_dataset
-from pipelines.labels import Label, has_labels, load_labels
-from pipelines.longer_labels import with_joined, with_own
-from pipelines.protocols import apply_protocol, leave_one_out
+from pipelines.data.dataset import DataSet, Gold, load_dataset
+from pipelines.data.label_augmentation import with_joined, with_own
+from pipelines.data.labels import Label, has_labels, load_labels
+from pipelines.data.splits import apply_protocol, leave_one_out
 from retrievers.errors import BadInput
 from retrievers.generative.settings import GenerativeTraining
 from retrievers.masstool.settings import MassToolTraining
 from retrievers.settings import DenseTraining
 from retrievers.text import clean, document
-from retrievers.tuning.examples import Examples, Labels, TrainingSet
+from retrievers.training_set import Examples, Labels, TrainingSet
 
 NONE = Labels()
 

@@ -11,8 +11,8 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-from pipelines.shared.session import Connection
-from pipelines.shared.vectors import Stored
+from pipelines.database.session import Connection
+from pipelines.database.vectors import Stored
 from retrievers.errors import IndexMissing
 from retrievers.index import manifest as manifests
 from retrievers.index.manifest import Manifest

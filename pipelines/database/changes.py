@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import LiteralString
 
-from pipelines.shared.session import Connection
-from pipelines.shared.truth import AT_ONCE, State, need_state
-from pipelines.shared.vectors import Stored
-from retrievers.embeddings import text_key
+from pipelines.database.catalogue_state import AT_ONCE, State, need_state
+from pipelines.database.session import Connection
+from pipelines.database.vectors import Stored
+from retrievers.dense.embeddings import text_key
 from retrievers.errors import BadInput, IndexBusy
 from retrievers.index import Change
 from retrievers.index import tools as tool_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.shared.session import Connection, Session
+from pipelines.database.session import Connection, Session
 
 
 class FeedbackPool:

@@ -8,9 +8,9 @@ import tempfile
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from pipelines.shared.session import Connection, Session
+from pipelines.database.session import Connection, Session
 from retrievers.errors import IndexBroken
-from retrievers.index.files import Entry, disk_room, is_whole
+from retrievers.files import Entry, disk_room, is_whole
 from retrievers.index.manifest import Manifest, Part
 
 PART = 4_000_000

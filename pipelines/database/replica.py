@@ -7,20 +7,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipelines.database import changes
+from pipelines.database.catalogue_state import News, State, read_news, settings_of
+from pipelines.database.errors import DatabaseDown
+from pipelines.database.model_files import fetch_models
+from pipelines.database.schema import migrate
+from pipelines.database.session import Database, Session
+from pipelines.database.vectors import Stored, Vectors
 from pipelines.models import cache_folder
-from pipelines.shared import changes
-from pipelines.shared.errors import DatabaseDown
-from pipelines.shared.model_files import fetch_models
-from pipelines.shared.schema import migrate
-from pipelines.shared.session import Database, Session
-from pipelines.shared.truth import News, State, read_news, settings_of
-from pipelines.shared.vectors import Stored, Vectors
 from retrievers.errors import IndexBusy
 from retrievers.index import Change
-from retrievers.index.memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
 from retrievers.index.segments import make_arrays
 from retrievers.index.writer import check_tools, storable
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Tool, ToolId
 
 log = logging.getLogger("rewrite-serve")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from psycopg import sql
 
-from pipelines.shared.session import Connection
+from pipelines.database.session import Connection
 from retrievers.errors import IndexBroken
 
 MIGRATIONS: tuple[str, ...] = (

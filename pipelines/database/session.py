@@ -18,8 +18,8 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
-from pipelines.shared.errors import DatabaseDown, OutcomeUnknown
-from pipelines.shared.settings import DatabaseSettings
+from pipelines.database.errors import DatabaseDown, OutcomeUnknown
+from pipelines.database.settings import DatabaseSettings
 from retrievers.errors import BadInput, IndexBusy, IndexMissing, OutOfDisk
 
 Connection = psycopg.Connection[tuple[Any, ...]]

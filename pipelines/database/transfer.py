@@ -8,18 +8,18 @@ from pathlib import Path
 
 from psycopg import sql
 
+from pipelines.database import changes
+from pipelines.database.catalogue_state import AT_ONCE, read_news, read_state, settings_of
+from pipelines.database.feedback import read_pool
+from pipelines.database.model_files import fetch_models, store_models
+from pipelines.database.schema import migrate, reached
+from pipelines.database.session import Connection, Database, Session
+from pipelines.database.vectors import Stored, Vectors
 from pipelines.models import cache_folder
-from pipelines.shared import changes
-from pipelines.shared.feedback import read_pool
-from pipelines.shared.model_files import fetch_models, store_models
-from pipelines.shared.schema import migrate, reached
-from pipelines.shared.session import Connection, Database, Session
-from pipelines.shared.truth import AT_ONCE, read_news, read_state, settings_of
-from pipelines.shared.vectors import Stored, Vectors
 from retrievers.errors import BadInput
 from retrievers.index import Change, Index, seal
 from retrievers.index import tools as tool_lines
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import ToolId
 
 

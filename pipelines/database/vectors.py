@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from retrievers.base import VectorCache
-from retrievers.embeddings import text_key
+from retrievers.dense.embeddings import text_key
 
 Stored = dict[tuple[str, bytes], bytes]
 """(model, document) -> vector"""

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.attacks import ATTACKS, Injection, inject, newcomers, provider_of
-from pipelines.data import DataSet, load_dataset
+from pipelines.data.dataset import DataSet, load_dataset
+from pipelines.evaluate.attacks import ATTACKS, Injection, inject, newcomers, provider_of
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
-from retrievers.hubs import Hubs
 from retrievers.index import Index, add
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.lint.finding import Finding
-from retrievers.screening import NEIGHBOURS, Screening
-from retrievers.trust import TrustSettings, guarded
+from retrievers.trust.hubs import Hubs
+from retrievers.trust.screening import NEIGHBOURS, Screening
+from retrievers.trust.tiers import TrustSettings, guarded
 from retrievers.types import Ranking, Tool, ToolId
 
 DEPTH = 100

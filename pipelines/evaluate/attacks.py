@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.data import DataSet, hashed
+from pipelines.data.dataset import DataSet, hashed
 from retrievers.lint.vocabulary import informative
 from retrievers.text import tokens
 from retrievers.types import Tool

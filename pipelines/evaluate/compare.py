@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipelines.data import DataSet
+from pipelines.data.dataset import DataSet
+from pipelines.evaluate.significance import bootstrap_intervals, holm, randomisation_test
 from pipelines.report.data import ComparisonRow
-from pipelines.significance import bootstrap_intervals, holm, randomisation_test
 from retrievers.errors import BadInput
 from reward.metrics import Judged, recall_at_k
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pipelines.data import DataSet
-from pipelines.protocols import Protocol
+from pipelines.data.dataset import DataSet
+from pipelines.data.splits import Protocol
 from pipelines.search import ToolSearch
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Ranking, ToolId
 from reward.metrics import DEPTH
 

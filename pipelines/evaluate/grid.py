@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pipelines.systems import SystemSettings
+from pipelines.evaluate.systems import SystemSettings
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 

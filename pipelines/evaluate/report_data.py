@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.evaluate import Evaluation, means
+from pipelines.evaluate.run import Evaluation, means
 from pipelines.report.data import (
     Change,
     Changes,

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pipelines.choosing import Tried
+from pipelines.evaluate.fusion_selection import Tried
+from pipelines.evaluate.rewritten_systems import DEV, METRIC, Fused, Rewritten
 from pipelines.report.data import FusionRow, RewriteFigures, RewriterRow, RewriteSample, TriedRow
-from pipelines.rewritten_systems import DEV, METRIC, Fused, Rewritten
 from rewrite.types import Rewrite
 
 SAMPLES = 8

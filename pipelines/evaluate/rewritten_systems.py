@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.choosing import Case, Tried, choose_fusion
+from pipelines.evaluate.context import Bench, Place, Timed
+from pipelines.evaluate.fusion_selection import Case, Tried, choose_fusion
 from pipelines.rewriters import Parts, RewriterSettings, describe, find_parts, load_rewriter
-from pipelines.trial import Bench, Place, Timed
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking

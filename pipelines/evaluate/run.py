@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.comparing import compare, curve, groups, pair
-from pipelines.data import DataSet, load_dataset, some_queries
-from pipelines.grid import Grid, own_raw
-from pipelines.index import make_context
-from pipelines.protocols import Protocol, apply_protocol
+from pipelines.context import make_context
+from pipelines.data.dataset import DataSet, load_dataset, some_queries
+from pipelines.data.splits import Protocol, apply_protocol
+from pipelines.evaluate.compare import compare, curve, groups, pair
+from pipelines.evaluate.context import Trial
+from pipelines.evaluate.grid import Grid, own_raw
+from pipelines.evaluate.rewriter_stats import fusion_row, fusions_json, rewriter_row, rewriters_json
+from pipelines.evaluate.rewritten_systems import DEV, METRIC, Rewritten
+from pipelines.evaluate.significance import bootstrap_intervals
+from pipelines.evaluate.systems import Ranked, SystemSettings, ask
 from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
-from pipelines.rewrite_figures import fusion_row, fusions_json, rewriter_row, rewriters_json
 from pipelines.rewriters import RewriterSettings
-from pipelines.rewritten_systems import DEV, METRIC, Rewritten
-from pipelines.significance import bootstrap_intervals
-from pipelines.systems import Ranked, SystemSettings, ask
-from pipelines.trial import Trial
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from reward.metrics import DEPTH, judge, measure, parse_metric
 
 METRICS = ("recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")

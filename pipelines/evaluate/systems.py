@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.data import DataSet
-from pipelines.made_of import MadeOf, made_of
-from pipelines.protocols import Protocol
+from pipelines.data.dataset import DataSet
+from pipelines.data.splits import Protocol
+from pipelines.data.trec import read_run
+from pipelines.evaluate.context import Bench, Place, Trial
+from pipelines.evaluate.rewritten_systems import DEV, Fused, Rewriters, Rewritten, Use
 from pipelines.rewriters import RewriterSettings
-from pipelines.rewritten_systems import DEV, Fused, Rewriters, Rewritten, Use
-from pipelines.trec import read_run
-from pipelines.trial import Bench, Place, Trial
+from pipelines.system_description import MadeOf, made_of
 from retrievers.errors import BadInput
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
 from reward.metrics import DEPTH

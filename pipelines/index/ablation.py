@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipelines.data import load_dataset
-from pipelines.index import IndexConfig
-from pipelines.protocols import apply_protocol
-from pipelines.significance import randomisation_test
-from pipelines.training_sets import labelled_set
-from retrievers.embeddings import embed
-from retrievers.encoder import Encoder, check_device
+from pipelines.data.dataset import load_dataset
+from pipelines.data.splits import apply_protocol
+from pipelines.data.training_sets import labelled_set
+from pipelines.evaluate.significance import randomisation_test
+from pipelines.index.build import IndexConfig
+from retrievers.dense.embeddings import embed
+from retrievers.dense.encoder import Encoder, check_device
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
-from retrievers.masstool.asking import scores
-from retrievers.masstool.epochs import learn
-from retrievers.masstool.learning import embedded, same_run, tune_encoder
+from retrievers.kind import Context
+from retrievers.masstool.offline_scores import scores
 from retrievers.masstool.settings import MassToolSettings, Modules
+from retrievers.masstool.training.epochs import learn
+from retrievers.masstool.training.pipeline import embedded, same_run, tune_encoder
 from retrievers.text import clean
 from reward.metrics import judge, measure
 

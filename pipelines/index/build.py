@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.engines import vllm
-from pipelines.models import cache_folder, find_model
+from pipelines.data.sample_data import SAMPLE, sample_folder
 from retrievers.catalogue import FORMATS, read_catalogue
 from retrievers.errors import BadInput
+from retrievers.generative.settings import ToolGenSettings
+from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
-from retrievers.kinds import Context, check_names
+from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.settings import DenseSettings, RetrieverSettings, ToolGenSettings, ToolWeaverSettings
+from retrievers.registry import RetrieverSettings, check_names
+from retrievers.settings import DenseSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
-
-SAMPLE = "bundled:sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,6 @@ class IndexConfig:
         check_names(self.retrievers)
 
 
-def sample_folder() -> Path:
-    """The data set that ships with the package."""
-    return Path(__file__).parent / "sample"
-
-
 def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool]:
     """All tools of several catalogues."""
     tools: list[Tool] = []
@@ -70,11 +65,6 @@ def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool
     return tools
 
 
-def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
-    """The world as the commands see it."""
-    return Context(find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm)
-
-
 def build_index(
     config: IndexConfig,
     context: Context,
@@ -88,7 +78,7 @@ def build_index(
     for name, settings in config.retrievers.items():
         learners = DenseSettings | MassToolSettings | ToolGenSettings | ToolWeaverSettings
         if isinstance(settings, learners) and settings.train is not None:
-            from pipelines.training_sets import labelled_set, training_sets
+            from pipelines.data.training_sets import labelled_set, training_sets
 
             learns = settings.train
             if isinstance(learns, MassToolTraining):

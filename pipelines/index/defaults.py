@@ -8,11 +8,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pipelines.index import SAMPLE, sample_folder
+from pipelines.data.sample_data import SAMPLE, sample_folder
 from pipelines.models import cache_folder
+from retrievers.files import disk_room
 from retrievers.index import Index
 from retrievers.index import manifest as manifests
-from retrievers.index.files import disk_room
 from retrievers.index.manifest import Manifest
 
 log = logging.getLogger("rewrite-serve")

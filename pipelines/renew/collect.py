@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.data import Gold, Query, hashed, load_dataset
-from pipelines.data_folder import query_id, spoken
-from pipelines.renew.names import ToolNames
+from pipelines.data.dataset import Gold, Query, hashed, load_dataset
+from pipelines.data.dataset_writer import query_id, spoken
+from pipelines.renew.call_names import ToolNames
 from pipelines.renew.settings import Sources
 from pipelines.renew.sources import Record, read_records
 from retrievers.errors import BadInput

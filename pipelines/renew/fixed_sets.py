@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.data import DataSet, Gold, load_dataset, some_queries
-from pipelines.data_folder import spoken, write_dataset
+from pipelines.data.dataset import DataSet, Gold, load_dataset, some_queries
+from pipelines.data.dataset_writer import spoken, write_dataset
 from pipelines.renew.settings import FixedSet
 from retrievers.errors import BadInput
 from retrievers.types import Tool, ToolId

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.data_folder import write_dataset
+from pipelines.data.dataset_writer import write_dataset
 from pipelines.renew.collect import Collected, check_enough, collect
-from pipelines.renew.fixed import Fixed, load_fixed, said_in
-from pipelines.renew.judging import Verdict, judge, read_verdict
-from pipelines.renew.page import round_page
+from pipelines.renew.fixed_sets import Fixed, load_fixed, said_in
 from pipelines.renew.promote import LIVE, promote, snapshot, take_back
+from pipelines.renew.report import round_page
 from pipelines.renew.retrain import learns_from, retrain
 from pipelines.renew.rounds import all_rounds, before_last, open_round, outcome, passed_before, settle
 from pipelines.renew.settings import COLLECTED, RenewConfig, RetrainIndex
+from pipelines.renew.verdict import Verdict, judge, read_verdict
 from pipelines.runs import as_json, write_files
 from retrievers.errors import BadInput
+from retrievers.files import writer_lock
 from retrievers.index import Index
-from retrievers.index.files import writer_lock
-from retrievers.kinds import Context
+from retrievers.kind import Context
 
 FACTS = "collected.json"
 PROMOTED, KEPT, BETTER, BACK = "promoted", "live kept", "better, not promoted", "taken back"

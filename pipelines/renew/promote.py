@@ -14,11 +14,11 @@ from pathlib import Path
 from pipelines.renew.retrain import CANDIDATE
 from pipelines.renew.settings import RenewConfig, RetrainIndex
 from retrievers.errors import BadInput
+from retrievers.files import Entry, disk_room, sync_folder, writer_lock
 from retrievers.index import manifest as manifests
 from retrievers.index import seal
-from retrievers.index.files import Entry, disk_room, sync_folder, writer_lock
 from retrievers.index.manifest import Manifest
-from retrievers.kinds import Context
+from retrievers.kind import Context
 
 LIVE = "live"
 BEFORE = "rewriter-before"

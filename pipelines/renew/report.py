@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.renew.judging import Place, Verdict
+from pipelines.renew.verdict import Place, Verdict
 from pipelines.report import document
 from pipelines.report.markup import Html, foreign, scrolling, section, tag
 from pipelines.report.tables import table

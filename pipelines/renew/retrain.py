@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.index import IndexConfig, build_index
+from pipelines.index.build import IndexConfig, build_index
 from pipelines.renew.settings import COLLECTED, RenewConfig, RetrainIndex, RetrainRewriter
 from pipelines.runs import as_json, write_files
+from retrievers.generative.settings import ToolGenSettings
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.settings import DenseSettings, RetrieverSettings, ToolGenSettings, TrainingSource
+from retrievers.registry import RetrieverSettings
+from retrievers.settings import DenseSettings, TrainingSource
 
 CANDIDATE = "candidate"
 
@@ -49,10 +51,10 @@ def _source(source: TrainingSource, folder: Path) -> TrainingSource:
 
 
 def _rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, context: Context) -> Path:
-    from pipelines.lessons import SftSource
-    from pipelines.sft import SftConfig, run_sft
-    from pipelines.targets import TargetsConfig, make_targets
-    from retrievers.encoder import check_device
+    from pipelines.train.sft import SftConfig, run_sft
+    from pipelines.train.targets.build import TargetsConfig, make_targets
+    from pipelines.train.training_sources import SftSource
+    from retrievers.dense.encoder import check_device
     from rewrite.sft.examples import write_examples
     from rewrite.template import FILE
 

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipelines.lessons import DevSettings
+from pipelines.database.settings import DatabaseSettings
 from pipelines.rewriters import RewriterSettings
-from pipelines.shared.settings import DatabaseSettings
+from pipelines.train.training_sources import DevSettings
 from retrievers.errors import BadInput
 from retrievers.index.writer import WAIT
-from retrievers.kinds import check_names
-from retrievers.settings import RetrieverSettings, RewriteFusion
+from retrievers.registry import RetrieverSettings, check_names
+from retrievers.settings import RewriteFusion
 from reward.metrics import DEPTH, parse_metric
 from rewrite.settings import SftSettings
 

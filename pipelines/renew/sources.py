@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.database.settings import DatabaseSettings
 from pipelines.renew.settings import Sources
 from pipelines.renew.traces import NotATrace, read_turns
-from pipelines.shared.settings import DatabaseSettings
 from retrievers.errors import BadInput
 from rewrite.errors import Unfit
 
@@ -66,8 +66,8 @@ def _parsed(lines: Iterable[bytes], left_out: Counter[str]) -> Iterator[Any]:
 
 def _pool(settings: DatabaseSettings, left_out: Counter[str]) -> Iterator[Any]:
     try:
-        from pipelines.shared.feedback import read_pool
-        from pipelines.shared.session import Database, Session
+        from pipelines.database.feedback import read_pool
+        from pipelines.database.session import Database, Session
     except ModuleNotFoundError as error:
         raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     session = Session(Database(settings))

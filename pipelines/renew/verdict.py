@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.eval_commands import write_evaluation
-from pipelines.evaluate import EvalConfig, Evaluation, evaluate
-from pipelines.renew.fixed import Fixed, write_fixed
+from pipelines.cli.eval_commands import write_evaluation
+from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate
+from pipelines.evaluate.significance import randomisation_test
+from pipelines.evaluate.systems import SystemSettings
+from pipelines.renew.fixed_sets import Fixed, write_fixed
 from pipelines.renew.retrain import CANDIDATE
 from pipelines.renew.settings import Live, RenewConfig, RetrainRewriter
 from pipelines.rewriters import RewriterSettings
-from pipelines.significance import randomisation_test
-from pipelines.systems import SystemSettings
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 
 LIVE = "live"
 ALL = "all queries"

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipelines.serve import wire
-from pipelines.serve.catalogue import Snapshot
+from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.rewriting import Rewritten
+from pipelines.serve.rewriter.rewriting import Rewritten
+from pipelines.serve.schemas import search as wire
 from retrievers.types import Ranking
 
 

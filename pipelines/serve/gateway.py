@@ -6,20 +6,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from pipelines.index import make_context
-from pipelines.made_of import search_word
-from pipelines.recommended import least_probability
+from pipelines.context import make_context
+from pipelines.index.defaults import least_probability
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
-from pipelines.serve.admission import Admission
-from pipelines.serve.batcher import Batcher
-from pipelines.serve.keys import Gate
+from pipelines.serve.catalogue.admission import Admission
+from pipelines.serve.catalogue.batcher import Batcher
+from pipelines.serve.catalogue.opening import open_catalogue, open_feedback
+from pipelines.serve.http.keys import Gate
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.models import RETRY, Models
-from pipelines.serve.opening import open_catalogue, open_feedback
-from pipelines.serve.rewriting import Rewriting
+from pipelines.serve.rewriter.engines import RETRY, Models
+from pipelines.serve.rewriter.rewriting import Rewriting
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
+from pipelines.system_description import search_word
 
 log = logging.getLogger("rewrite-serve")
 
@@ -61,7 +61,7 @@ class Gateway:
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
         if self.config.mcp:
-            from pipelines.serve.mcp_follow import Follower
+            from pipelines.serve.mcp.follow import Follower
 
             for source in self.config.mcp:
                 follower = Follower(source, self.config.imports, self.admission.put, self.admission)

@@ -8,20 +8,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from pipelines.detecting import Detection
+from pipelines.detection import Detection
 from pipelines.search import DEPTH
-from pipelines.serve import wire
 from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
-from pipelines.serve.batcher import Batcher
-from pipelines.serve.catalogue import LiveCatalogue, Snapshot
-from pipelines.serve.definitions import Pasting
+from pipelines.serve.catalogue.batcher import Batcher
+from pipelines.serve.catalogue.filters import Allowed, allowed_by, only
+from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import Refusal, Trouble
-from pipelines.serve.filters import Allowed, allowed_by, only
+from pipelines.serve.formats.definitions import Pasting
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.rewriting import Loaded, Rewriting, Rewritten
+from pipelines.serve.rewriter.rewriting import Loaded, Rewriting, Rewritten
+from pipelines.serve.schemas import search as wire
 from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
-from retrievers.trust import TrustSettings, guarded
+from retrievers.trust.tiers import TrustSettings, guarded
 from retrievers.types import Ranking
 from rewrite.types import Ask
 

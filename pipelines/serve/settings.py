@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipelines.serve.mcp_settings import McpSource
-from pipelines.serve.rewriter_settings import ServedRewriter
-from pipelines.shared.settings import DatabaseSettings
+from pipelines.database.settings import DatabaseSettings
+from pipelines.serve.mcp.settings import McpSource
+from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.errors import BadInput
-from retrievers.trust import TrustSettings
+from retrievers.trust.tiers import TrustSettings
 
 Scope = Literal["search", "write", "admin"]
 """search: ask. write: change the catalogue, give feedback. admin: the routes that are off by default."""

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.align_data import StartSettings
-from pipelines.drawing import completions, drawn
 from pipelines.runs import as_json, write_files
+from pipelines.train.align_data import StartSettings
+from pipelines.train.sampling import completions, drawn
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
-from rewrite.align.aligned import Goal, Leg
+from retrievers.kind import Context
+from rewrite.align.alignment_trainer import Goal, Leg
 from rewrite.align.best_of_n import best_examples, train_best_of_n
 from rewrite.align.pairs import FILE, Pair, make_pairs, read_pairs, write_pairs
 from rewrite.align.probe import probe
@@ -28,10 +28,10 @@ from rewrite.align.settings import (
 )
 from rewrite.folder import CARD, Card, open_folder, save_folder
 from rewrite.settings import BackendSettings
-from rewrite.sft.judged import Task, start_figures
-from rewrite.sft.ranks import first, wait
-from rewrite.sft.running import Trained
-from rewrite.sft.watch import say
+from rewrite.sft.callbacks import say
+from rewrite.sft.dev_eval_trainer import Task, start_figures
+from rewrite.sft.distributed import first, wait
+from rewrite.sft.run import Trained
 
 ANY = PairSettings(margin=1e-9)
 """For algorithms without pairs: any spread will do."""
@@ -59,10 +59,10 @@ def run_algorithm(algo: AlgoSettings, goal: Goal, leg: Leg, work: Work, check: i
     few = replace(goal, queries=unique(goal.queries)[:check])
     _samples(few, leg.work, work, settings, ANY)
     if isinstance(algo, PpoSettings):
-        from rewrite.align.ppo_run import train_ppo
+        from rewrite.align.ppo.run import train_ppo
 
         return train_ppo(goal, leg, algo)
-    from rewrite.align.groups import train_groups
+    from rewrite.align.groups.run import train_groups
 
     return train_groups(goal, leg, algo)
 

@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.align_data import AlignSource, Lessons, Start, StartSettings, find_start, read_lessons
-from pipelines.choosing import Tried
-from pipelines.lessons import DevJudge, DevSettings, choose_dev, spread
-from pipelines.rewards import RewardSettings, ToolReward
+from pipelines.evaluate.fusion_selection import Tried
 from pipelines.runs import as_json, environment, write_files
-from pipelines.training_report import training_page
-from pipelines.training_runs import begin, is_finished, nobody, remove_checkpoints, room_to_train
-from retrievers.encoder import fingerprint
+from pipelines.train.align_data import AlignSource, Lessons, Start, StartSettings, find_start, read_lessons
+from pipelines.train.report import training_page
+from pipelines.train.rewards import RewardSettings, ToolReward
+from pipelines.train.run_folder import begin, is_finished, nobody, remove_checkpoints, room_to_train
+from pipelines.train.training_sources import DevJudge, DevSettings, choose_dev, spread
+from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from rewrite.align.settings import AlgoSettings, AlignTraining, DpoSettings, Limits
 from rewrite.folder import Card, save_folder
 from rewrite.settings import BackendSettings, TransformersSettings
+from rewrite.sft.distributed import first, wait
 from rewrite.sft.examples import write_examples
-from rewrite.sft.ranks import first, wait
 from rewrite.sft.reporting import check_reporters
 
 
@@ -68,8 +68,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     if is_finished(output):
         remove_checkpoints(output, config.training)
         return output / "rewriter"
-    from rewrite.align.aligned import Goal, Leg
-    from rewrite.sft.judged import Task, rewritten
+    from rewrite.align.alignment_trainer import Goal, Leg
+    from rewrite.sft.dev_eval_trainer import Task, rewritten
 
     reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
     reward.open()
@@ -89,7 +89,7 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     )
     goal = Goal(task, lessons.queries, reward, config.collapse)
     with room_to_train(output):
-        from pipelines.algorithms import Work, run_algorithm
+        from pipelines.train.algorithms import Work, run_algorithm
 
         leg = Leg(config.training, output, resume, context.show_progress, cuda)
         work = Work(config.start, config.backend, context, lambda trained: card(config, lessons, start, trained, None))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipelines.lessons import SftSource, Source, read_sources
 from pipelines.rewriters import RewriterSettings, find_parts
-from retrievers.encoder import fingerprint
+from pipelines.train.training_sources import SftSource, Source, read_sources
+from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
 from rewrite.align.query import Query
 from rewrite.folder import open_folder

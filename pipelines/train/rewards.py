@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.index import make_context
-from pipelines.lessons import Source
+from pipelines.context import make_context
 from pipelines.search import ToolSearch
+from pipelines.train.training_sources import Source
 from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
 from reward.base import Attempt

@@ -14,10 +14,10 @@ from typing import Any
 from pipelines import config as configs
 from pipelines.runs import as_json, check_output, environment, write_files
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
 from rewrite.folder import CARD
 from rewrite.settings import SftSettings
-from rewrite.sft.ranks import first
+from rewrite.sft.distributed import first
 from rewrite.types import Rewrite
 
 LOCK = ".lock"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pipelines.align_data import AlignSource, Lessons, StartSettings, find_start, read_lessons
-from pipelines.rewards import RewardSettings, ToolReward
+from pipelines.evaluate.rewritten_systems import free_memory
 from pipelines.rewriters import find_parts, load_rewriter
-from pipelines.rewritten_systems import free_memory
 from pipelines.runs import as_json, write_files
-from pipelines.training_runs import begin_drawing
+from pipelines.train.align_data import AlignSource, Lessons, StartSettings, find_start, read_lessons
+from pipelines.train.rewards import RewardSettings, ToolReward
+from pipelines.train.run_folder import begin_drawing
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from rewrite.align.completed import completed_pairs
 from rewrite.align.pairs import FILE, Pair, make_pairs, read_pairs, write_pairs
 from rewrite.align.probe import Probe, probe
@@ -20,7 +20,7 @@ from rewrite.align.query import Query, Reward
 from rewrite.align.samples import Sample, draw, read_samples
 from rewrite.align.settings import PairSettings, SampleSettings
 from rewrite.settings import BackendSettings, TransformersSettings
-from rewrite.sft.ranks import first, rank, wait, world
+from rewrite.sft.distributed import first, rank, wait, world
 from rewrite.template import FILE as TEMPLATE
 from rewrite.template import Template
 

@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.choosing import Tried
-from pipelines.lessons import DevJudge, DevSettings, SftSource, Source, choose_dev, read_sources, spread
+from pipelines.evaluate.fusion_selection import Tried
 from pipelines.models import find_model
 from pipelines.runs import as_json, environment, write_files
-from pipelines.training_report import training_page
-from pipelines.training_runs import begin, is_finished, nobody, remove_checkpoints, room_to_train
-from retrievers.encoder import fingerprint
+from pipelines.train.report import training_page
+from pipelines.train.run_folder import begin, is_finished, nobody, remove_checkpoints, room_to_train
+from pipelines.train.training_sources import DevJudge, DevSettings, SftSource, Source, choose_dev, read_sources, spread
+from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from rewrite.folder import Card, save_folder
 from rewrite.settings import SftSettings
+from rewrite.sft.distributed import first, wait
 from rewrite.sft.examples import mix, write_examples
-from rewrite.sft.ranks import first, wait
 from rewrite.sft.reporting import check_reporters
 from rewrite.template import Template
 
@@ -54,7 +54,7 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     if is_finished(output):
         remove_checkpoints(output, config.training)
         return output / "rewriter"
-    from rewrite.sft.judged import Task, rewritten
+    from rewrite.sft.dev_eval_trainer import Task, rewritten
     from rewrite.sft.train import train
 
     dev = choose_dev(sources, settings.queries, seed)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.choosing import Case, Tried, choose_fusion
+from pipelines.evaluate.fusion_selection import Case, Tried, choose_fusion
 from pipelines.search import DEPTH, ToolSearch
 from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import ToolId
 from reward.metrics import parse_metric

@@ -16,12 +16,12 @@ import numpy as np
 from tqdm import tqdm
 
 from retrievers.base import VectorCache
-from retrievers.encoder import Encoder
+from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
 
 if TYPE_CHECKING:
-    from retrievers.kinds import Context
+    from retrievers.kind import Context
 
 CHUNK = 512
 """Texts embedded between two writes to the cache: what a killed build loses at the most."""

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from retrievers.base import Retriever
-from retrievers.dense import DenseKind
-from retrievers.embeddings import text_key
-from retrievers.encoder import Encoder
+from retrievers.dense.embeddings import text_key
+from retrievers.dense.encoder import Encoder
+from retrievers.dense.retriever import DenseKind
 from retrievers.errors import ModelMissing, StoreDown
-from retrievers.kinds import Arrays, Block, Context
+from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import DenseSettings, MilvusSettings
 from retrievers.text import clean

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.base import Retriever
-from retrievers.embeddings import embed
-from retrievers.encoder import Encoder
+from retrievers.dense.embeddings import embed
+from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.kinds import Arrays, Block, Context
+from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import DenseSettings
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 from retrievers.types import Ranking
 
 SCORES_AT_ONCE = 16_000_000
@@ -40,7 +40,7 @@ class DenseKind:
         if self._settings.train is None:
             raise BadInput("this dense retriever has no `train` settings")
         try:
-            from retrievers.tuning.train import tune
+            from retrievers.dense.tuning.train import tune
         except ModuleNotFoundError as error:
             raise ModelMissing(f"training needs {error.name}; run `pip install toolrewrite[train]`") from error
 
@@ -65,7 +65,7 @@ class DenseKind:
     def _with_graph(self, vectors: np.ndarray) -> Arrays:
         if len(vectors) <= self._settings.ann_above:
             return {"vectors": vectors}
-        from retrievers import ann
+        from retrievers.dense import ann
 
         return {"vectors": vectors, "graph": ann.build(vectors, self._settings.ann_links)}
 
@@ -79,7 +79,7 @@ class Dense:
         self._graphs: list[object | None] = [None] * len(self._blocks)
         for place, block in enumerate(self._blocks):
             if "graph" in block.arrays:
-                from retrievers.ann import Graph
+                from retrievers.dense.ann import Graph
 
                 self._graphs[place] = Graph(block.arrays["graph"], block.live, effort)
 

@@ -16,25 +16,25 @@ import numpy as np
 
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.generative import book as books
-from retrievers.generative.book import Book
-from retrievers.generative.language_model import ROWS_AT_ONCE, LanguageModel
-from retrievers.generative.newcomers import as_array, from_documents, from_words
+from retrievers.generative import code_table as books
+from retrievers.generative.code_table import Book
+from retrievers.generative.decoding.language_model import ROWS_AT_ONCE, LanguageModel
+from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.prompts import Frames
 from retrievers.generative.retriever import Generative, Start
 from retrievers.generative.settings import ToolGenSettings
 from retrievers.generative.spelling import SPELLINGS, Code, Lexicon, Spelled, Spelling
-from retrievers.generative.trie import Trie
+from retrievers.generative.training.new_tokens import as_array, from_documents, from_words
 from retrievers.generative.weaver_settings import ToolWeaverSettings
-from retrievers.kinds import Arrays, Block, Context
+from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 from retrievers.types import Tool
 
 if TYPE_CHECKING:
-    from retrievers.encoder import Encoder
-    from retrievers.generative.speaking import Speech
+    from retrievers.dense.encoder import Encoder
+    from retrievers.generative.decoding.free_text import Speech
 
 NOTHING = np.iinfo(np.int64).min
 """Fills the codes' rectangle."""
@@ -66,7 +66,7 @@ class ToolGenKind:
     @cached_property
     def _encoder(self) -> Encoder:
         """Whose vectors codes are made of, where they are."""
-        from retrievers.encoder import Encoder
+        from retrievers.dense.encoder import Encoder
 
         encoder = Encoder(self._context.find_model(self._settings.encoder), 64, self._context.device)
         shared: Encoder = self._context.encoders.setdefault(encoder.fingerprint, encoder)
@@ -85,7 +85,7 @@ class ToolGenKind:
         if self._settings.train is None:
             raise BadInput("this generative retriever has no `train` settings")
         try:
-            from retrievers.generative.train import Pupil, train
+            from retrievers.generative.training.stages import Pupil, train
         except ModuleNotFoundError as error:
             raise ModelMissing(f"training needs {error.name}; run `pip install toolrewrite[train]`") from error
         known = self._book.codes
@@ -164,8 +164,8 @@ class ToolGenKind:
 
     def _speech(self, inputs: np.ndarray, outputs: np.ndarray, codes: dict[int, Code]) -> Callable[[], Speech]:
         def speech() -> Speech:
-            from retrievers.generative.local_run import Vocabulary
-            from retrievers.generative.speaking import Speech
+            from retrievers.generative.decoding.free_text import Speech
+            from retrievers.generative.decoding.local_model import Vocabulary
 
             return Speech(Vocabulary(self._language, inputs, outputs), self._book.base, codes)
 
@@ -175,12 +175,12 @@ class ToolGenKind:
         """How an answer is begun, by the engine that was asked for."""
         whole = self._settings.scores == "vocabulary"
         if self._context.engine == "vllm":
-            from retrievers.generative.vllm_run import VllmModel
+            from retrievers.generative.decoding.vllm_model import VllmModel
 
             if whole:
                 raise BadInput("vLLM tells probabilities among what may follow: it needs `scores: catalogue`")
             return VllmModel(self._language, inputs, outputs, codes, self._context, self._settings).start
-        from retrievers.generative.local_run import LocalRun, Vocabulary
+        from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
 
         vocabulary = Vocabulary(self._language, inputs, outputs)
         return lambda prompts: LocalRun(vocabulary, prompts, whole)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrievers.generative.beam import Run, search
+from retrievers.generative.decoding.beam import Run, search
+from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.prompts import Frames
 from retrievers.generative.settings import Asking
-from retrievers.generative.trie import Trie
 from retrievers.rows import Rows
 from retrievers.text import clean
 from retrievers.types import Ranking, ToolId
 
 if TYPE_CHECKING:
-    from retrievers.generative.speaking import Speech
+    from retrievers.generative.decoding.free_text import Speech
 
 DIGITS = 4
 """Decimals of a score: the rest depends on how a batch was cut."""

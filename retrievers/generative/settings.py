@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from retrievers.errors import BadInput
-from retrievers.sources import TrainingSource
+from retrievers.settings import TrainingSource
 
 Indexing = Literal["atomic", "semantic", "numeric", "hierarchical"]
 

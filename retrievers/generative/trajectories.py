@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from retrievers.errors import BadInput
 from retrievers.generative.prompts import Turn
 from retrievers.generative.spelling import Code
 from retrievers.text import clean
+from retrievers.training_set import Call, Trajectory
 from retrievers.types import ToolId
 
 TOOL = "Which tool?"
@@ -32,26 +32,6 @@ RESULT = "Result: "
 ANSWER = "Answer: "
 LONGEST = 800
 """Characters kept of a document or a result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One use of a tool."""
-
-    thought: str
-    tool: ToolId
-    arguments: Mapping[str, Any]
-    result: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Trajectory:
-    """A task that was done."""
-
-    id: str
-    task: str
-    calls: tuple[Call, ...]
-    answer: str
 
 
 def turns(trajectory: Trajectory, documents: Mapping[ToolId, str], codes: Mapping[ToolId, Code]) -> list[Turn]:

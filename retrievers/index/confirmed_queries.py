@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.errors import BadInput, IndexBroken
-from retrievers.index.files import Entry, check, get_array, put_array, put_bytes
+from retrievers.files import Entry, check, get_array, put_array, put_bytes
 from retrievers.index.manifest import Manifest, Part
-from retrievers.index.strangers import unknown
-from retrievers.kinds import Kind, Rememberer
+from retrievers.index.unknown_ids import unknown
+from retrievers.kind import Kind, Rememberer
 from retrievers.text import clean
 from retrievers.types import ToolId
 

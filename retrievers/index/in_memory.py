@@ -19,7 +19,7 @@ from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Manifest
 from retrievers.index.reader import Index, check_identity, open_kind
 from retrievers.index.segments import MOST_SEGMENTS, introduce, make_arrays
-from retrievers.kinds import Arrays, Block, Context, Kind
+from retrievers.kind import Arrays, Block, Context, Kind
 from retrievers.rows import Rows
 from retrievers.types import ToolId
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.errors import IndexBroken, IndexMissing
-from retrievers.index.files import PART, Entry, disk_room, sync_folder
+from retrievers.files import PART, Entry, disk_room, sync_folder
 
 NAME = "manifest.json"
 FORMAT = 1

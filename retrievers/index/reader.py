@@ -9,13 +9,14 @@ import numpy as np
 
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, IndexBroken, ModelMismatch
+from retrievers.files import check, get_array
 from retrievers.fusion import ExactNames
-from retrievers.index import confirmed
+from retrievers.index import confirmed_queries as confirmed
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import check, get_array
 from retrievers.index.manifest import Part, Segment
-from retrievers.kinds import Block, Context, Kind, Rememberer, make_kind, settings_from_json
+from retrievers.kind import Block, Context, Kind, Rememberer
+from retrievers.registry import make_kind, settings_from_json
 from retrievers.rows import Rows
 
 ATTEMPTS = 20

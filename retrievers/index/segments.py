@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from retrievers.files import put_array, put_bytes
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import put_array, put_bytes
 from retrievers.index.manifest import Manifest, Segment
 from retrievers.index.reader import blocks, live_mask, segment_tools
-from retrievers.kinds import Arrays, Block, Kind, Neighbour, Speller
+from retrievers.kind import Arrays, Block, Kind, Neighbour, Speller
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 

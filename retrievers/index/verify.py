@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from retrievers.errors import IndexBroken
+from retrievers.files import get_array, hash_of
 from retrievers.index import manifest as manifests
-from retrievers.index.files import get_array, hash_of
 from retrievers.index.reader import segment_tools
-from retrievers.kinds import settings_from_json
+from retrievers.registry import settings_from_json
 
 
 def verify(folder: Path) -> list[str]:

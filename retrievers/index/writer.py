@@ -17,18 +17,18 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.errors import BadInput, IndexMissing
-from retrievers.index import confirmed
+from retrievers.files import PART, is_ours, put_folder, sweep, writer_lock
+from retrievers.index import confirmed_queries as confirmed
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
-from retrievers.index.files import PART, is_ours, put_folder, sweep, writer_lock
 from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
 from retrievers.index.segments import bury, fold, introduce, make_segment, untidy
-from retrievers.index.strangers import unknown
-from retrievers.kinds import Context, Keeper, Kind, Learner, Speller, check_names, make_kind, settings_to_json
-from retrievers.settings import RetrieverSettings
+from retrievers.index.unknown_ids import unknown
+from retrievers.kind import Context, Keeper, Kind, Learner, Speller
+from retrievers.registry import RetrieverSettings, check_names, make_kind, settings_to_json
 from retrievers.text import FIELDS, document
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId
 
 WAIT = 60.0

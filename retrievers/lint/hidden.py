@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from retrievers.invisible import UNSEEN
 from retrievers.lint.finding import Finding, quoted
+from retrievers.lint.invisible import UNSEEN
 from retrievers.lint.vocabulary import ENOUGH
 from retrievers.types import Tool
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievers.errors import IndexBroken
-from retrievers.masstool.checkpoints import load, save
-from retrievers.masstool.lending import lent
 from retrievers.masstool.model import Heads
+from retrievers.masstool.neighbour_transfer import lent
 from retrievers.masstool.settings import MassToolSettings, Modules
+from retrievers.masstool.training.checkpoints import load, save
 from retrievers.out_of_memory import enough_memory
 from retrievers.types import ToolId
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.masstool.unit import unit
+from retrievers.masstool.normalize import unit
 
 DENSE = 4096
 """Up to so many tools a product of matrices brings their signals to queries in training: a sparse sum's gradient has to

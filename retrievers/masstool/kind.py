@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.base import Retriever
-from retrievers.dense import Dense
-from retrievers.embeddings import embed
-from retrievers.encoder import Encoder
+from retrievers.dense.embeddings import embed
+from retrievers.dense.encoder import Encoder
+from retrievers.dense.retriever import Dense
 from retrievers.errors import BadInput
-from retrievers.kinds import Arrays, Block, Context
-from retrievers.masstool.learned import Learned, Pair, blank, restore
+from retrievers.kind import Arrays, Block, Context
+from retrievers.masstool.artifacts import Learned, Pair, blank, restore
 from retrievers.masstool.pool import Pool
 from retrievers.masstool.retriever import Confirmed, DetectingMassTool, MassTool
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.rows import Rows
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 
 
 class MassToolKind:
@@ -34,7 +34,7 @@ class MassToolKind:
         self._confirmed: tuple[np.ndarray, list[Pair]] | None = None
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
-        from retrievers.masstool.learning import train
+        from retrievers.masstool.training.pipeline import train
 
         if len(sets) != 1:
             raise BadInput("MassTool learns from one data set")
@@ -94,7 +94,7 @@ class MassToolKind:
     def _with_graph(self, arrays: Arrays) -> Arrays:
         if len(arrays["vectors"]) <= self._settings.ann_above:
             return arrays
-        from retrievers import ann
+        from retrievers.dense import ann
 
         return {**arrays, "graph": ann.build(arrays["vectors"], self._settings.ann_links)}
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.masstool.unit import unit
+from retrievers.masstool.normalize import unit
 
 LIST = 10
 """Tools in one of the authors' lists: gold and uniform negatives."""

@@ -36,11 +36,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrievers.masstool.graph import View, layers, to_askers, to_queries
-from retrievers.masstool.lending import lent
+from retrievers.masstool.hashed_words import logits
 from retrievers.masstool.losses import NEVER, probabilities
+from retrievers.masstool.neighbour_transfer import lent
+from retrievers.masstool.normalize import unit
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.unit import unit
-from retrievers.masstool.words import logits
 
 VIEWS = ("tool", "scene")
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from retrievers.masstool.graph import make_edges, view
-from retrievers.masstool.lessons import Lessons, nearest
 from retrievers.masstool.model import Heads
+from retrievers.masstool.training.tensors import Lessons, nearest
 
 AT_ONCE = 1024
 

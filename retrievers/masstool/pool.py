@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from retrievers.masstool.artifacts import Pair
 from retrievers.masstool.graph import View, make_edges, view
-from retrievers.masstool.learned import Pair
 from retrievers.masstool.model import Near, Tools
 from retrievers.types import ToolId
 
@@ -50,7 +50,7 @@ class Pool:
 
     def with_graph(self, data: np.ndarray, effort: int) -> None:
         """Has it searched by a graph."""
-        from retrievers.ann import Graph
+        from retrievers.dense.ann import Graph
 
         if self.live.any():
             self._graph = Graph(data, self.live, effort)

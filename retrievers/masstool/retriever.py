@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from retrievers.dense import Dense
-from retrievers.encoder import Encoder
-from retrievers.masstool.learned import Learned
+from retrievers.dense.encoder import Encoder
+from retrievers.dense.retriever import Dense
+from retrievers.masstool.artifacts import Learned
 from retrievers.masstool.model import Heads
 from retrievers.masstool.pool import Pool
 from retrievers.rows import Rows

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retrievers.errors import BadInput
-from retrievers.sources import TrainingSource
+from retrievers.settings import TrainingSource
 
 Transfer = Literal["gating", "attention", "concatenation", "addition", "none"]
 

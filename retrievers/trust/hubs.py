@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retrievers.dense import Dense
+from retrievers.dense.retriever import Dense
 from retrievers.index import Index
 from retrievers.lint.finding import Finding, quoted
 from retrievers.text import document

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from retrievers.weaver.co_usage import Usage
 from retrievers.weaver.codes import Known, Path, Room, assign, check_room, evenness
-from retrievers.weaver.learning import learn
 from retrievers.weaver.quantiser import Quantiser
+from retrievers.weaver.quantiser_training import learn
 from retrievers.weaver.settings import WeaveSettings
 from retrievers.weaver.sinkhorn import prices
-from retrievers.weaver.usage import Usage
 
 Choose = Callable[[int, list[Path]], Path]
 

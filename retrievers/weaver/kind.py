@@ -18,23 +18,23 @@ import numpy as np
 
 from retrievers.base import Retriever
 from retrievers.errors import BadInput
-from retrievers.generative import weaver_files
-from retrievers.generative.beam import search
-from retrievers.generative.book import SPREAD, Book, check_encoder, mark
+from retrievers.generative.code_table import SPREAD, Book, check_encoder, mark
+from retrievers.generative.decoding.beam import search
+from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.kind import NOTHING, ToolGenKind, codes_in
-from retrievers.generative.newcomers import as_array, beside_branches, from_words
 from retrievers.generative.retriever import Generative
 from retrievers.generative.spelling import Code, Spelled, Spelling, label
-from retrievers.generative.trie import Trie
+from retrievers.generative.training.new_tokens import as_array, beside_branches, from_words
 from retrievers.generative.weaver_settings import WEAVE, ToolWeaverSettings
-from retrievers.kinds import Arrays, Block, Context
+from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId
-from retrievers.weaver.rows import from_books
-from retrievers.weaver.usage import Usage, co_usage
-from retrievers.weaver.weave import Weave, Woven, made_total, weave
+from retrievers.weaver import training_files as weaver_files
+from retrievers.weaver.assignment import Weave, Woven, made_total, weave
+from retrievers.weaver.co_usage import Usage, co_usage
+from retrievers.weaver.token_init import from_books
 
 BRANCHES = 6
 """Codes of each level among which the model says a later tool's, where it is asked."""
@@ -58,7 +58,7 @@ class ToolWeaverKind(ToolGenKind):
     def _book(self) -> Book:
         if self._trained is None:
             return Book(self._settings.indexing, self._language.size, self._language.size, {})
-        from retrievers.generative import book as books
+        from retrievers.generative import code_table as books
 
         found = books.read(self._trained)
         wanted = (self._settings.weave.levels, self._settings.weave.codes)
@@ -151,7 +151,7 @@ class ToolWeaverKind(ToolGenKind):
 
     def _said(self, text: str, near: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Of these codes the one that the model is likeliest to say of a document."""
-        from retrievers.generative.local_run import LocalRun, Vocabulary
+        from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
 
         none = np.zeros((0, self._language.width), np.float32)
         frames = self._language.frames
@@ -192,7 +192,7 @@ class ToolWeaverKind(ToolGenKind):
         return as_array(from_books(rows, woven.weave.books, made_total(woven.weave, woven.paths), names))
 
     def _vectors(self, texts: Sequence[str]) -> np.ndarray:
-        from retrievers.embeddings import embed
+        from retrievers.dense.embeddings import embed
 
         return embed(self._encoder, texts, self._context)
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from retrievers.errors import BadInput
+from retrievers.weaver.co_usage import Graph, Usage
 from retrievers.weaver.kmeans import kmeans
 from retrievers.weaver.quantiser import Quantiser, code_loss, drawn, straight
 from retrievers.weaver.settings import WeaveSettings
-from retrievers.weaver.usage import Graph, Usage
 
 PLACED_BY = 16_384
 """Tools that k-means looks at, at the most."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
 from retrievers.out_of_memory import enough_memory
+from retrievers.weaver.assignment import Weave, Woven
+from retrievers.weaver.co_usage import Usage
 from retrievers.weaver.settings import WeaveSettings
-from retrievers.weaver.usage import Usage
-from retrievers.weaver.weave import Weave, Woven
 
 PATHS = "paths"
 

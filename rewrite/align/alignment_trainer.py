@@ -14,10 +14,10 @@ from rewrite.align.blends import blended
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.query import Query, Reward
 from rewrite.align.settings import AlignTraining, Limits
-from rewrite.sft.judged import Judged, Task
-from rewrite.sft.ranks import world
-from rewrite.sft.running import Run, Trained, load_policy, new_adapter
-from rewrite.sft.watch import say
+from rewrite.sft.callbacks import say
+from rewrite.sft.dev_eval_trainer import Judged, Task
+from rewrite.sft.distributed import world
+from rewrite.sft.run import Run, Trained, load_policy, new_adapter
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from rewrite.align.aligned import Goal, Leg, kept
+from rewrite.align.alignment_trainer import Goal, Leg, kept
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.samples import EVEN, Sample
 from rewrite.align.settings import BestOfNSettings
 from rewrite.errors import Unfit
 from rewrite.sft.examples import Example
-from rewrite.sft.running import Trained
+from rewrite.sft.run import Trained
 from rewrite.template import Template
 from rewrite.types import Answer
 

@@ -14,10 +14,10 @@ import torch
 
 from rewrite.align.collapse import collapsed
 from rewrite.align.settings import Limits
-from rewrite.sft.judged import Task, heard, looked_at
-from rewrite.sft.ranks import first
-from rewrite.sft.running import Trained, load_policy
-from rewrite.sft.watch import say
+from rewrite.sft.callbacks import say
+from rewrite.sft.dev_eval_trainer import Task, heard, looked_at
+from rewrite.sft.distributed import first
+from rewrite.sft.run import Trained, load_policy
 from rewrite.types import Rewrite
 
 Weights = Mapping[str, torch.Tensor]

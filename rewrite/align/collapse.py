@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rewrite.align.settings import Limits
-from rewrite.sft.watch import Watch
+from rewrite.sft.callbacks import Watch
 
 
 def collapsed(limits: Limits, row: Mapping[str, Any], start: Mapping[str, float]) -> str:

@@ -14,18 +14,19 @@ from transformers import set_seed
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from rewrite.align.aligned import Aligned, Goal, Leg, align, frozen
+from rewrite.align.alignment_trainer import Aligned, Goal, Leg, align, frozen
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.pairs import Pair
 from rewrite.align.settings import DpoSettings
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.errors import Unfit
 from rewrite.sft import checkpoints
+from rewrite.sft.callbacks import say
+from rewrite.sft.dev_eval_trainer import Task
+from rewrite.sft.distributed import first, world
 from rewrite.sft.estimate import estimate
-from rewrite.sft.judged import Task
-from rewrite.sft.ranks import first, world
 from rewrite.sft.rows import Rows
-from rewrite.sft.running import (
+from rewrite.sft.run import (
     Run,
     Trained,
     load_policy,
@@ -36,7 +37,6 @@ from rewrite.sft.running import (
     without_padding_mask,
 )
 from rewrite.sft.train import MANY, context
-from rewrite.sft.watch import say
 from rewrite.template import Template
 from rewrite.types import Ask
 

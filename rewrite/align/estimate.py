@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
-from rewrite.backends.decoding import AT_ONCE
 from rewrite.sft.estimate import REACHED, Estimate, Size, activations, free, model_size, speed, training_flops
+from rewrite.speedups.decoding import AT_ONCE
 
 LAYER = 0.0008
 """Seconds that a layer takes for one more token of all answers, however few: Python, and the start of every kernel."""

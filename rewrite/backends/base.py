@@ -62,7 +62,7 @@ KINDS = {
     "vllm": "rewrite.backends.vllm_engine:VllmBackend",
     "server": "rewrite.backends.server:ServerBackend",
     "rules": "rewrite.backends.rules:RulesBackend",
-    "written": "rewrite.backends.written:WrittenBackend",
+    "written": "rewrite.backends.replay:WrittenBackend",
 }
 
 

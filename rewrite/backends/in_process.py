@@ -20,7 +20,6 @@ from tqdm import tqdm
 from transformers import GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from rewrite.backends.decoding import Decoding, can_record, half_copy
 from rewrite.backends.model_folder import (
     adapter_config,
     encode,
@@ -35,6 +34,7 @@ from rewrite.backends.model_folder import (
 )
 from rewrite.errors import Unfit
 from rewrite.settings import Sampling, TransformersSettings
+from rewrite.speedups.decoding import Decoding, can_record, half_copy
 from rewrite.types import Answer, Prompt
 
 

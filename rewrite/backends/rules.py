@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rewrite.backends.base import WithoutModel
 from rewrite.errors import Unfit
-from rewrite.reduce import clauses, reduced
+from rewrite.rules import clauses, reduced
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.types import Answer, Prompt
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import ProgressCallback, TrainerCallback
 
+from rewrite.sft.distributed import first
 from rewrite.sft.examples import Example
-from rewrite.sft.journal import Journal
-from rewrite.sft.ranks import first
+from rewrite.sft.metrics_log import Journal
 from rewrite.types import Rewrite
 
 TOLD = ("loss", "eval_loss", "learning_rate", "grad_norm")

@@ -18,11 +18,11 @@ from rewrite.errors import Unfit
 from rewrite.folder import disk_errors
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
+from rewrite.sft.callbacks import Recorder, Watch
 from rewrite.sft.checkpoints import remove_torn
+from rewrite.sft.distributed import first
 from rewrite.sft.examples import Example
-from rewrite.sft.journal import FIGURES
-from rewrite.sft.ranks import first
-from rewrite.sft.watch import Recorder, Watch
+from rewrite.sft.metrics_log import FIGURES
 from rewrite.template import Template
 from rewrite.types import Rewrite
 

@@ -22,10 +22,10 @@ from rewrite.backends.model_folder import adapter_config, load_model, misfit, no
 from rewrite.errors import Interrupted, Unfit
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
-from rewrite.sft.journal import Journal
-from rewrite.sft.judged import Judged
-from rewrite.sft.ranks import first, world
-from rewrite.sft.watch import Bar, Recorder, Rhythm, Stopper
+from rewrite.sft.callbacks import Bar, Recorder, Rhythm, Stopper
+from rewrite.sft.dev_eval_trainer import Judged
+from rewrite.sft.distributed import first, world
+from rewrite.sft.metrics_log import Journal
 from rewrite.types import Rewrite
 
 NEVER = 1_000_000_000

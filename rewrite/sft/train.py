@@ -14,11 +14,12 @@ from trl.trainer.sft_config import SFTConfig
 from rewrite.backends.model_folder import load_tokenizer, loading
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
+from rewrite.sft.callbacks import Watch, say
+from rewrite.sft.dev_eval_trainer import Task
+from rewrite.sft.distributed import first, world
 from rewrite.sft.estimate import estimate
-from rewrite.sft.judged import Task
-from rewrite.sft.ranks import first, world
 from rewrite.sft.rows import Rows, make_rows
-from rewrite.sft.running import (
+from rewrite.sft.run import (
     NEVER,
     Run,
     Trained,
@@ -30,7 +31,6 @@ from rewrite.sft.running import (
     without_padding_mask,
 )
 from rewrite.sft.trainer import RewriterTrainer
-from rewrite.sft.watch import Watch, say
 
 MANY = 5_000
 """Rows from which on several processes prepare them."""

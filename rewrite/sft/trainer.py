@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from trl.trainer.sft_trainer import SFTTrainer
 
-from rewrite.sft.judged import Judged, must_be_number
+from rewrite.sft.dev_eval_trainer import Judged, must_be_number
 
 
 class RewriterTrainer(Judged, SFTTrainer):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewrite.sft.running import needs_mask
+from rewrite.sft.run import needs_mask
 
 SCORED = ("log_probs", "entropy")
 """What TRL's head tells of every token but the first."""

@@ -18,8 +18,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from rewrite.align.turned import turn
-from rewrite.sft.running import needs_mask
+from rewrite.sft.run import needs_mask
+from rewrite.speedups.right_padding import turn
 
 ELSEWHERE = ("alibi", "attn_config", "attention_types", "window_size", "output_router_logits")
 """Where a config says that tokens are told apart by their distance in columns, or look at some alone, or that a mixture

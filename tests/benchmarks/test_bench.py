@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from paths import ROOT
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 from waiting import PATIENCE, until
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 SLOW = 0.3
 
 

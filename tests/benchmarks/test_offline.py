@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from paths import ROOT
 
 
 @pytest.fixture

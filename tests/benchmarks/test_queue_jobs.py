@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import yaml
+from paths import ROOT
 from waiting import until
 
-ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "queue_jobs.py"
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running
+from paths import ROOT
 from scripted import ScriptedModel, arguments_for
+from serving import Running
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = ROOT / "docs" / "examples"
 QUESTION = "will I need an umbrella in Athens tomorrow"
 UMBRELLA = {
     "name": "umbrella advice / näheres",

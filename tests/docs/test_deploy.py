@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
+from paths import ROOT
 
 from pipelines import config as configs
-from pipelines.serve.rewriter_settings import ExternalServers
+from pipelines.serve.rewriter.settings import ExternalServers
 from pipelines.serve.settings import ServeConfig
 
-FOLDER = Path(__file__).parent.parent.parent / "docs" / "deploy"
+FOLDER = ROOT / "docs" / "deploy"
 
 
 def documents() -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from doc_blocks import PAGES, ROOT, Block, blocks, commands
 from markdown_it import MarkdownIt
 from test_commands import CONFIG_KINDS
 
-from pipelines import cli
 from pipelines import config as configs
+from pipelines.cli import main as cli
 from pipelines.serve.settings import ServeConfig
 from retrievers.errors import BadInput
 
@@ -145,9 +145,9 @@ def order(block: Block) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def written(place: Path) -> None:
     """Utterances as `rewrite-train utterances` would have left them: a model takes minutes here."""
-    from pipelines.data import Query
-    from pipelines.data_folder import write_dataset
-    from pipelines.index import read_tools
+    from pipelines.data.dataset import Query
+    from pipelines.data.dataset_writer import write_dataset
+    from pipelines.index.build import read_tools
 
     tools = read_tools((str(ROOT / "docs/examples/leisure-openapi.yaml"),))
     queries = [Query(f"q{n}", f"people who want {tool.description[:40]}") for n, tool in enumerate(tools)]

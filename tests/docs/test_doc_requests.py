@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import running
 from doc_blocks import ROOT, blocks, commands
 from doubles import BM25_ONLY, plain_context
+from serving import running
 
-from pipelines.index import read_tools
+from pipelines.index.build import read_tools
 from retrievers.index import build
 
 REQUESTS = [(block.name, words) for block in blocks() for words in commands(block) if words[0] == "curl"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.config import ConfigError, dump, load, parse
-from pipelines.index import IndexConfig
+from pipelines.index.build import IndexConfig
 from retrievers.settings import BM25Settings, HybridSettings
 
 GOOD = """# a comment

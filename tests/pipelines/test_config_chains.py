@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from paths import ROOT
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = ROOT / "configs"
 
 
 def _all(kind: str) -> dict[str, dict[str, Any]]:

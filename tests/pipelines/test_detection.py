@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from masstool_data import SETTINGS, small_set
-from serve.conftest import running
+from serving import running
 
-from pipelines import cli
-from pipelines.detecting import Detection, detect, find_detector, tell
-from pipelines.labels import Label, load_labels
+from pipelines.cli import main as cli
+from pipelines.data.labels import Label, load_labels
+from pipelines.detection import Detection, detect, find_detector, tell
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, HybridSettings
 from retrievers.types import Tool
 

@@ -13,7 +13,7 @@ from masstool_data import small_set
 from retrievers.base import Retriever
 from retrievers.generative.retriever import DIGITS
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.settings import BM25Settings, DenseSettings, FusionSettings, HybridSettings
 from retrievers.types import Ranking, Tool

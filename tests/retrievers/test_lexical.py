@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import rank_bm25
+from paths import ROOT
 
-from pipelines.index import sample_folder
+from pipelines.data.sample_data import sample_folder
 from retrievers.index import Index, add, build, remove
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings
 from retrievers.text import document, tokens
 from retrievers.types import Tool
@@ -80,8 +81,8 @@ def test_no_gpu_memory_goes_to_a_library_that_is_not_asked(tmp_path: Path) -> No
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/__init__.py").write_text("print('jax wakes')")
     (tmp_path / "jax/lax.py").write_text("top_k = lambda *_: None")
-    program = "import retrievers.bm25; print('bm25 is there'); import jax.lax"
-    paths = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    program = "import retrievers.lexical; print('bm25 is there'); import jax.lax"
+    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     told = subprocess.run([sys.executable, "-c", program], env=paths, capture_output=True, text=True)
     assert (told.returncode, told.stdout) == (0, "bm25 is there\njax wakes\n"), told.stderr
     theirs = subprocess.run([sys.executable, "-c", f"import jax; {program}"], env=paths, capture_output=True, text=True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewrite import reduce
-from rewrite.reduce import MOST_CLAUSES, clauses, reduced, variants
+from rewrite import rules as reduce
+from rewrite.rules import MOST_CLAUSES, clauses, reduced, variants
 
 
 def test_the_example_of_the_module_holds() -> None:

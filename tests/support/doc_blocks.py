@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 from markdown_it import MarkdownIt
+from paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from retrievers.encoder import fingerprint
-from retrievers.kinds import Context
+from retrievers.dense.encoder import fingerprint
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, TrainingSource
 from retrievers.text import tokens
-from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.training_set import Examples, TrainingSet
 from retrievers.types import Parameter, Tool
 from rewrite.settings import Sampling
 from rewrite.types import Answer, Prompt
@@ -250,6 +250,6 @@ class _ModelHandler(BaseHTTPRequestHandler):
 
 def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has models answer the way they do on a GPU, but each step by itself instead of as a record of one."""
-    for room in ("rewrite.backends.in_process", "rewrite.align.group_trainers", "rewrite.align.ppo"):
+    for room in ("rewrite.backends.in_process", "rewrite.align.groups.trainers", "rewrite.align.ppo.trainer"):
         monkeypatch.setattr(f"{room}.can_record", lambda model, copied=False: True)
-    monkeypatch.setattr("rewrite.backends.decoding.Decoding._recorded", lambda self: self._advance)
+    monkeypatch.setattr("rewrite.speedups.decoding.Decoding._recorded", lambda self: self._advance)

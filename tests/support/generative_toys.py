@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from retrievers.generative.settings import AgentStage, GenerativeTraining, Stage, ToolGenSettings
-from retrievers.generative.trajectories import Call, Trajectory
-from retrievers.sources import TrainingSource
-from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.settings import TrainingSource
+from retrievers.training_set import Call, Examples, TrainingSet, Trajectory
 from retrievers.types import Tool
 
 WORDS = "blorp zindle quax frum teggle wix snarb plood".split()

@@ -1,4 +1,4 @@
-"""What `torchrun` starts in every process of tests/test_two_processes.py: commands, and a note of what they did.
+"""What `torchrun` starts in every process of tests/pipelines/train/test_two_processes.py: commands, and a note of what they did.
 
 usage: launched.py NOTES RUNS, where RUNS is a JSON list of command lines of rewrite-train
 """
@@ -12,12 +12,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pipelines import cli
-from pipelines.rewards import ToolReward
-from rewrite.align import aligned, ppo_run
+from pipelines.cli import main as cli
+from pipelines.train.rewards import ToolReward
+from rewrite.align import alignment_trainer as aligned
+from rewrite.align.ppo import run as ppo_run
 from rewrite.sft import train as fine_tuning
-from rewrite.sft.ranks import rank
-from rewrite.sft.running import Trained
+from rewrite.sft.distributed import rank
+from rewrite.sft.run import Trained
 
 written: set[str] = set()
 scored: Counter[str] = Counter()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipelines.data import load_dataset
-from pipelines.labels import load_labels
+from pipelines.data.dataset import load_dataset
+from pipelines.data.labels import load_labels
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.sources import TrainingSource
+from retrievers.settings import TrainingSource
 from retrievers.text import clean, document
-from retrievers.tuning.examples import Examples, Labels, TrainingSet
+from retrievers.training_set import Examples, Labels, TrainingSet
 from retrievers.types import Tool
 
 SETTINGS = MassToolSettings(

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from killing import started
 
-CODE = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
+CODE = "import sys; from pipelines.cli.main import serve; sys.exit(serve(sys.argv[1:]))"
 
 
 @contextmanager

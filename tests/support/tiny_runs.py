@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pipelines import cli
+from pipelines.cli import main as cli
 
 THINGS = "hotels trains rain news music taxes recipes maps stocks films".split()
 TEMPLATE = {"name": "short", "version": 1, "system": "", "user": "{utterance}", "most_characters": 40}

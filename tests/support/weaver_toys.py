@@ -9,7 +9,7 @@ from generative_toys import TRAINING
 
 from retrievers.generative.settings import GenerativeTraining, Stage
 from retrievers.generative.weaver_settings import ToolWeaverSettings
-from retrievers.tuning.examples import Examples, TrainingSet
+from retrievers.training_set import Examples, TrainingSet
 from retrievers.types import Tool
 from retrievers.weaver.settings import WeaveSettings
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from pipelines.made_of import as_made_of
-from pipelines.results.figures import FigureRow, Figures, read_figures, refuse_twins
+from pipelines.evaluate.published.figures import FigureRow, Figures, read_figures, refuse_twins
 from pipelines.runs import as_json, write_files
+from pipelines.system_description import as_made_of
 from retrievers.errors import BadInput
 
 KEPT = ("recall@1", "recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipelines.results.figures import HEAD, RETRIEVERS, REWRITERS, FigureRow, Figures
-from pipelines.results.wording import Footnotes, amount, figure, probability, speed
+from pipelines.evaluate.published.figures import HEAD, RETRIEVERS, REWRITERS, FigureRow, Figures
+from pipelines.evaluate.published.wording import Footnotes, amount, figure, probability, speed
 
 NOT_RUN = "not run"
 SECTIONS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from pipelines.evaluate.published.canvas import Dot, Panel, drawing
+from pipelines.evaluate.published.figures import HEAD, RETRIEVERS, REWRITERS
+from pipelines.evaluate.published.page import SECTIONS, Entry
 from pipelines.report.markup import Html
-from pipelines.results.canvas import Dot, Panel, drawing
-from pipelines.results.figures import HEAD, RETRIEVERS, REWRITERS
-from pipelines.results.page import SECTIONS, Entry
 
 SETS = {"toollens": "ToolLens", "toolbench": "ToolBench", "toole": "ToolE", "bfcl": "BFCL", "mcpzero": "MCP-Zero"}
 LETTERS = {"none": "", "rules": "r", "zero-shot": "z", "sft": "s", "aligned": "a"}

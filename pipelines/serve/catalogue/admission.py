@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.serve.catalogue import LiveCatalogue, Snapshot
+from pipelines.serve.catalogue.held import Held, HeldTools
+from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import Refusal
-from pipelines.serve.held import Held, HeldTools
 from retrievers.errors import BadInput
-from retrievers.hubs import Hubs
 from retrievers.index import Change
 from retrievers.lint.finding import Finding
 from retrievers.lint.hidden import hidden
-from retrievers.screening import MOST_READ, NEIGHBOURS, Screening
-from retrievers.trust import TrustSettings
+from retrievers.trust.hubs import Hubs
+from retrievers.trust.screening import MOST_READ, NEIGHBOURS, Screening
+from retrievers.trust.tiers import TrustSettings
 from retrievers.types import Ranking, Tool
 
 CHANGED = "changed"

@@ -14,17 +14,17 @@ from typing import Any
 
 import psycopg
 
-from pipelines.serve.catalogue import LiveCatalogue
+from pipelines.database.errors import DatabaseDown, OutcomeUnknown
+from pipelines.database.feedback import FeedbackPool
+from pipelines.database.replica import Replica
+from pipelines.database.session import Database, Session
+from pipelines.database.settings import DatabaseSettings
+from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.errors import Refusal
 from pipelines.serve.metrics import Metrics
-from pipelines.shared.errors import DatabaseDown, OutcomeUnknown
-from pipelines.shared.feedback import FeedbackPool
-from pipelines.shared.replica import Replica
-from pipelines.shared.session import Database, Session
-from pipelines.shared.settings import DatabaseSettings
 from retrievers.errors import IndexBusy, OutOfDisk
 from retrievers.index import Change
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Tool
 
 QUIET, SOON = 30.0, 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pipelines.serve import wire
-from pipelines.serve.catalogue import Snapshot
+from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.schemas import search as wire
 from retrievers.types import Ranking, ToolId
 
 Allowed = Callable[[ToolId], bool]

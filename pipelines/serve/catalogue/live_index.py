@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TypeVar
 
-from pipelines.recommended import AUTO, best_retriever
+from pipelines.index.defaults import AUTO, best_retriever
 from pipelines.search import ToolSearch
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics

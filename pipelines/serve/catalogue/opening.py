@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelines.recommended import index_folder
-from pipelines.serve.catalogue import LiveCatalogue
-from pipelines.serve.feedback import FeedbackLog
+from pipelines.index.defaults import index_folder
+from pipelines.serve.catalogue.feedback import FeedbackLog
+from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import ServeConfig
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from rewrite.errors import Unfit
 
 
@@ -29,7 +29,7 @@ def open_catalogue(config: ServeConfig, context: Context, metrics: Metrics, phra
         index = Index(index_folder(config.index), context)
         return LiveCatalogue(index, config.retriever, metrics, phrasing)
     try:
-        from pipelines.serve.shared import SharedCatalogue
+        from pipelines.serve.catalogue.database import SharedCatalogue
     except ModuleNotFoundError as error:
         raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     return SharedCatalogue(config.database, config.retriever, context, metrics, phrasing)
@@ -41,6 +41,6 @@ def open_feedback(config: ServeConfig) -> Feedback | None:
         return FeedbackLog(Path(config.feedback).expanduser())
     if config.database is None or not config.database.feedback:
         return None
-    from pipelines.serve.shared import SharedFeedback
+    from pipelines.serve.catalogue.database import SharedFeedback
 
     return SharedFeedback(config.database)

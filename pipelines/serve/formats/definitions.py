@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from pipelines.serve import definition_wire
-from pipelines.serve.argument_schemas import arguments_of, renamed
-from pipelines.serve.catalogue import Snapshot
-from pipelines.serve.legal_names import LegalNames
-from retrievers.invisible import visible
+from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.formats.argument_schemas import arguments_of, renamed
+from pipelines.serve.formats.legal_names import LegalNames
+from pipelines.serve.schemas import definitions as definition_wire
+from retrievers.lint.invisible import visible
 from retrievers.types import Tool
 
 CHARACTERS_A_TOKEN = 4.0

@@ -13,14 +13,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
-from pipelines.serve import held_routes, routes, state_wire, tool_routes
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.guard import App, Guard, error_body, refusal_headers
-from pipelines.serve.mcp_server import McpDoor
+from pipelines.serve.http import held_routes, routes, tool_routes
+from pipelines.serve.http.guard import App, Guard, error_body, refusal_headers
+from pipelines.serve.http.routes import Parts, Who, allow, errors, reply
+from pipelines.serve.mcp.server import McpDoor
 from pipelines.serve.page import data_routes
 from pipelines.serve.page import routes as page_routes
-from pipelines.serve.routes import Parts, Who, allow, errors, reply
+from pipelines.serve.schemas import state as state_wire
 from retrievers.errors import StoreDown
 
 log = logging.getLogger("rewrite-serve")

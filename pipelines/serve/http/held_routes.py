@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from pipelines.serve import held_wire, wire
-from pipelines.serve.routes import BODY, Parts, Who, allow, errors, reply
-from pipelines.serve.tool_routes import changed, shown
+from pipelines.serve.http.routes import BODY, Parts, Who, allow, errors, reply
+from pipelines.serve.http.tool_routes import changed, shown
+from pipelines.serve.schemas import held as held_wire
+from pipelines.serve.schemas import search as wire
 
 admin = APIRouter(tags=["admin"])
 

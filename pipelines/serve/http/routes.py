@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
-from pipelines.serve import state_wire, wire
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.keys import Caller
+from pipelines.serve.http.keys import Caller
+from pipelines.serve.schemas import search as wire
+from pipelines.serve.schemas import state as state_wire
 from pipelines.serve.settings import Scope
 
 router = APIRouter()

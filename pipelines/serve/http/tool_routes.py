@@ -10,14 +10,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from pipelines.serve import state_wire, wire
-from pipelines.serve.admission import Admitted
-from pipelines.serve.catalogue import Snapshot
+from pipelines.serve.catalogue.admission import Admitted
+from pipelines.serve.catalogue.fetch import fetch_tools
+from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal
-from pipelines.serve.fetching import fetch_tools
-from pipelines.serve.mcp_client import fetch_mcp_tools
-from pipelines.serve.mcp_settings import McpSource
-from pipelines.serve.routes import BODY, Parts, Who, allow, errors, models, reply
+from pipelines.serve.http.routes import BODY, Parts, Who, allow, errors, models, reply
+from pipelines.serve.mcp.client import fetch_mcp_tools
+from pipelines.serve.mcp.settings import McpSource
+from pipelines.serve.schemas import search as wire
+from pipelines.serve.schemas import state as state_wire
 from retrievers.index import Change
 from retrievers.types import Parameter, Tool
 

@@ -18,9 +18,9 @@ import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from pipelines.serve.catalogue.fetch import checked
 from pipelines.serve.errors import Refusal
-from pipelines.serve.fetching import checked
-from pipelines.serve.mcp_settings import McpSource
+from pipelines.serve.mcp.settings import McpSource
 from pipelines.serve.settings import Imports
 from retrievers.catalogue.mcp import tool_of
 from retrievers.errors import BadInput

@@ -17,8 +17,8 @@ import mcp_types as types
 from mcp import Client
 
 from pipelines.serve.errors import Refusal
-from pipelines.serve.mcp_client import connected, failed, tools_of
-from pipelines.serve.mcp_settings import McpSource
+from pipelines.serve.mcp.client import connected, failed, tools_of
+from pipelines.serve.mcp.settings import McpSource
 from pipelines.serve.settings import Imports
 from retrievers.types import Tool
 

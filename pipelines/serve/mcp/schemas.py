@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelines.serve.wire import FoundTool, Label
+from pipelines.serve.schemas.search import FoundTool, Label
 
 Labels = Annotated[list[Label], Field(max_length=64)]
 

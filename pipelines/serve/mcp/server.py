@@ -18,14 +18,14 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import BaseModel, ValidationError
 from starlette.routing import Route
 
-from pipelines.serve import wire
-from pipelines.serve.definitions import mcp_tool
 from pipelines.serve.errors import Refusal
+from pipelines.serve.formats.definitions import mcp_tool
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.guard import Receive, Scope, Send, error_body
-from pipelines.serve.keys import Caller
-from pipelines.serve.mcp_wire import FoundTools, GetTool, SearchTools, ToolDefinition
-from pipelines.serve.routes import allow, checked, log
+from pipelines.serve.http.guard import Receive, Scope, Send, error_body
+from pipelines.serve.http.keys import Caller
+from pipelines.serve.http.routes import allow, checked, log
+from pipelines.serve.mcp.schemas import FoundTools, GetTool, SearchTools, ToolDefinition
+from pipelines.serve.schemas import search as wire
 
 PATH = "/mcp"
 INSTRUCTIONS = (

@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Path, Response
 
-from pipelines.serve.catalogue import Snapshot
-from pipelines.serve.fetching import read_tools
-from pipelines.serve.page import reports, wire
+from pipelines.serve.catalogue.fetch import read_tools
+from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.http.routes import BODY, Parts, Who, allow, errors, models, reply
+from pipelines.serve.http.tool_routes import shown
+from pipelines.serve.page import reports
+from pipelines.serve.page import schemas as wire
 from pipelines.serve.page.assets import REPORT_POLICY
-from pipelines.serve.routes import BODY, Parts, Who, allow, errors, models, reply
-from pipelines.serve.tool_routes import shown
 from retrievers.types import Tool
 
 MOST_LABELS = 500

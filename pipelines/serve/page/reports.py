@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.serve.errors import Refusal
-from pipelines.serve.page.wire import ReportOut
+from pipelines.serve.page.schemas import ReportOut
 
 FILE = "report.html"
 HEAD = 262_144

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelines.serve.state_wire import ModelOut
-from pipelines.serve.wire import ToolOut
+from pipelines.serve.schemas.search import ToolOut
+from pipelines.serve.schemas.state import ModelOut
 
 Format = Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"]
 

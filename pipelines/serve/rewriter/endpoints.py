@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import aiohttp
 import httpx
 
-from pipelines.serve.breaker import Breaker
 from pipelines.serve.errors import Trouble
+from pipelines.serve.rewriter.breaker import Breaker
 from rewrite.backends.server import TOO_LONG, ServerBackend
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines.made_of import chosen_elsewhere
 from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
-from pipelines.serve.breaker import Breaker
-from pipelines.serve.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.rewriter_settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
-from pipelines.serve.rewriting import Loaded, Rewriting
-from pipelines.serve.room import QuickRoom
-from pipelines.serve.vllm_process import KEY_VARIABLE, SERVED, VllmProcess, installed
+from pipelines.serve.rewriter.breaker import Breaker
+from pipelines.serve.rewriter.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
+from pipelines.serve.rewriter.prompt_budget import QuickRoom
+from pipelines.serve.rewriter.rewriting import Loaded, Rewriting
+from pipelines.serve.rewriter.settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
+from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, SERVED, VllmProcess, installed
+from pipelines.system_description import chosen_elsewhere
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend

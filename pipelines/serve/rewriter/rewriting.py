@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pipelines.serve.cache import RewriteCache
-from pipelines.serve.endpoints import Endpoint
 from pipelines.serve.errors import Reason, Trouble
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.room import QuickRoom
+from pipelines.serve.rewriter.cache import RewriteCache
+from pipelines.serve.rewriter.endpoints import Endpoint
+from pipelines.serve.rewriter.prompt_budget import QuickRoom
 from retrievers.settings import RewriteFusion
 from rewrite.rewriter import fit
 from rewrite.settings import Sampling

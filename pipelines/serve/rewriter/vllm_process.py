@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 
-from pipelines.serve import guardian
-from pipelines.serve.rewriter_settings import ManagedVllm
+from pipelines.serve.rewriter import guardian
+from pipelines.serve.rewriter.settings import ManagedVllm
 
 KEY_VARIABLE = "TOOLREWRITE_VLLM_KEY"
 """Where the gateway keeps the key that only it and its child know."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelines.serve.wire import HeldTool, Id, ToolOut
+from pipelines.serve.schemas.search import HeldTool, Id, ToolOut
 
 
 class _In(BaseModel):

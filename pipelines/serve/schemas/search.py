@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from pipelines.serve.definition_wire import Definitions
 from pipelines.serve.errors import Reason
+from pipelines.serve.schemas.definitions import Definitions
 from rewrite.types import Status
 
 Text = Annotated[str, Field(min_length=1, max_length=8_000)]

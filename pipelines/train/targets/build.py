@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.data import DataSet, Gold, hashed, load_dataset, some_queries
-from pipelines.made_of import search_word
-from pipelines.own_words import JUDGED_AT, own_words
+from pipelines.data.dataset import DataSet, Gold, hashed, load_dataset, some_queries
+from pipelines.data.splits import Protocol, apply_protocol
 from pipelines.phrasing import NAMES, phrase
-from pipelines.protocols import Protocol, apply_protocol
 from pipelines.search import DEPTH, ToolSearch
-from pipelines.target_queries import choose_queries
-from pipelines.tool_lines import Lines, tool_lines
+from pipelines.system_description import search_word
+from pipelines.train.targets.own_words import JUDGED_AT, own_words
+from pipelines.train.targets.queries import choose_queries
+from pipelines.train.targets.tool_lines import Lines, tool_lines
 from retrievers.errors import BadInput
 from retrievers.fusion import interleave, with_raw
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Ranking, ToolId
 from reward.metrics import judge, measure
 from rewrite.sft.examples import Example

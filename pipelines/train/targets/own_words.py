@@ -11,7 +11,7 @@ from pipelines.search import DEPTH, ToolSearch
 from retrievers.fusion import with_raw
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
-from rewrite.reduce import clauses, reduced, variants
+from rewrite.rules import clauses, reduced, variants
 
 JUDGED_AT = RewriteFusion("weighted", 0.5)
 """Reductions are judged as they will be used: beside the raw query."""

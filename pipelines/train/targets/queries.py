@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.data import Gold, hashed
+from pipelines.data.dataset import Gold, hashed
 from retrievers.errors import BadInput
 from retrievers.types import ToolId
 

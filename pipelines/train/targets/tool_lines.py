@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from pipelines.data import DataSet, Gold
+from pipelines.data.dataset import DataSet, Gold
 from pipelines.phrasing import phrase
 from pipelines.search import DEPTH, ToolSearch
 from retrievers.types import Ranking, ToolId

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pipelines.data import Gold, Query, hashed
-from pipelines.data_folder import query_id, spoken
+from pipelines.data.dataset import Gold, Query, hashed
+from pipelines.data.dataset_writer import query_id, spoken
 from pipelines.phrasing import phrase
 from pipelines.rewriters import find_parts, load_rewriter
 from pipelines.runs import write_files
 from pipelines.search import ToolSearch
-from pipelines.training_runs import begin_drawing
-from pipelines.utterances.settings import UtterancesConfig
+from pipelines.train.run_folder import begin_drawing
+from pipelines.train.utterances.settings import UtterancesConfig
 from retrievers.fusion import ExactNames
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.text import clean, document, tokens
 from retrievers.types import Tool, ToolId
 from rewrite.types import Ask

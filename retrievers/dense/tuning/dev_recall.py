@@ -10,7 +10,7 @@ import torch
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from retrievers.settings import DenseTraining
-from retrievers.tuning.examples import TrainingSet, recall
+from retrievers.training_set import TrainingSet, recall
 
 METRIC = "recall@5"
 

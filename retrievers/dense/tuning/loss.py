@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 
 CHUNK = 128
 """Documents encoded in one pass; sorted by length, so that little is padding."""

@@ -21,12 +21,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from retrievers.encoder import check_device, fingerprint
+from retrievers.dense.encoder import check_device, fingerprint
+from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, blend, mine
+from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.errors import BadInput
 from retrievers.settings import DenseTraining
-from retrievers.tuning.examples import TrainingSet
-from retrievers.tuning.judging import METRIC, DevRecall, blend, mine
-from retrievers.tuning.loss import CatalogueLoss
+from retrievers.training_set import TrainingSet
 
 
 def tune(

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retrievers.generative.trie import Trie
+from retrievers.generative.decoding.trie import Trie
 
 MARGIN = 1e-3
 """Sums of logarithms that differ by less may be ties."""

@@ -20,11 +20,11 @@ from typing import IO
 
 import numpy as np
 
-from retrievers.generative import book
-from retrievers.generative.language_model import LanguageModel, load_model
-from retrievers.generative.weights import grow
-from retrievers.index.files import PART, disk_room
-from retrievers.kinds import Context
+from retrievers.files import PART, disk_room
+from retrievers.generative import code_table as book
+from retrievers.generative.decoding.language_model import LanguageModel, load_model
+from retrievers.generative.training.trainable import grow
+from retrievers.kind import Context
 
 USED = "in-use"
 """The file that users lock; it says whose model this is."""

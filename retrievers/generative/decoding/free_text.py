@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrievers.generative.local_run import LocalRun, Vocabulary
+from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
 from retrievers.generative.spelling import Code
 
 AT_ONCE = 32

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from retrievers.encoder import check_device, fingerprint
+from retrievers.dense.encoder import check_device, fingerprint
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative.prompts import Frames
 from retrievers.out_of_memory import enough_memory

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retrievers.generative.language_model import LanguageModel, padded, positions, precision
+from retrievers.generative.decoding.language_model import LanguageModel, padded, positions, precision
 
 
 class Vocabulary:

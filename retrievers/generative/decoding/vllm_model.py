@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from retrievers.errors import BadInput
-from retrievers.generative.grown import Grown, grown
-from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.decoding.extended_models import Grown, grown
+from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.settings import Asking
 from retrievers.generative.spelling import Code
-from retrievers.kinds import Context
+from retrievers.kind import Context
 
 MEMORY = 0.5
 """The share of a GPU's memory that the engine takes: a rewriter may live there, too."""

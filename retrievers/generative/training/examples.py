@@ -10,9 +10,9 @@ from itertools import accumulate
 from retrievers.errors import BadInput
 from retrievers.generative.prompts import Frames, Turn
 from retrievers.generative.spelling import Code
-from retrievers.generative.trajectories import Trajectory, turns
+from retrievers.generative.trajectories import turns
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet, Trajectory
 from retrievers.types import Tool, ToolId
 
 

@@ -23,10 +23,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from retrievers.errors import BadInput
-from retrievers.generative.lesson_loss import lesson_loss
-from retrievers.generative.lessons import Lesson, batches
+from retrievers.files import disk_room
 from retrievers.generative.settings import GenerativeTraining, Stage
-from retrievers.index.files import disk_room
+from retrievers.generative.training.examples import Lesson, batches
+from retrievers.generative.training.loss import lesson_loss
 
 STATE = "state.json"
 LOOK_EVERY = 20

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.generative.language_model import precision
-from retrievers.generative.lessons import Lesson
+from retrievers.generative.decoding.language_model import precision
+from retrievers.generative.training.examples import Lesson
 
 ROUND = 8
 """Lengths are multiples of this: attention with a mask is quicker so."""

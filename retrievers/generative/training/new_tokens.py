@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.decoding.language_model import LanguageModel
 
 RIDGE = 1.0
 """Of the mean square of a dimension: there may be fewer documents than dimensions."""

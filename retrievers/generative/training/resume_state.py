@@ -15,7 +15,7 @@ from retrievers.errors import BadInput
 from retrievers.generative.settings import ToolGenSettings
 from retrievers.generative.spelling import Code
 from retrievers.generative.weaver_settings import WEAVE, ToolWeaverSettings
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId
 
 MARK = "run.json"

@@ -14,24 +14,24 @@ from typing import Any
 import numpy as np
 
 from retrievers.errors import BadInput
-from retrievers.generative import book as books
-from retrievers.generative.book import Book
-from retrievers.generative.language_model import LanguageModel, load_model
-from retrievers.generative.lessons import Lesson, actions, memories, retrievals
-from retrievers.generative.local_run import LocalRun, Vocabulary
-from retrievers.generative.loop import Job, Loop, load_weights, write_tensors
-from retrievers.generative.newcomers import as_array, own_strength, spread_of
+from retrievers.files import disk_room
+from retrievers.generative import code_table as books
+from retrievers.generative.code_table import Book
+from retrievers.generative.decoding.language_model import LanguageModel, load_model
+from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
+from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.retriever import Generative
-from retrievers.generative.same_run import FOLDERS, marks, take_over
 from retrievers.generative.settings import Stage, ToolGenSettings
-from retrievers.generative.trie import Trie
+from retrievers.generative.training.examples import Lesson, actions, memories, retrievals
+from retrievers.generative.training.loop import Job, Loop, load_weights, write_tensors
+from retrievers.generative.training.new_tokens import as_array, own_strength, spread_of
+from retrievers.generative.training.resume_state import FOLDERS, marks, take_over
+from retrievers.generative.training.trainable import Student, enrol, graduate
 from retrievers.generative.weaver_settings import ToolWeaverSettings
-from retrievers.generative.weights import Student, enrol, graduate
-from retrievers.index.files import disk_room
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.rows import Rows
 from retrievers.text import clean
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 from retrievers.types import Tool
 
 Settings = ToolGenSettings | ToolWeaverSettings

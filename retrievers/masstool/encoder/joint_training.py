@@ -20,15 +20,15 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from retrievers.encoder import check_device
-from retrievers.masstool.aims import Aims
-from retrievers.masstool.checkpoints import load, moments, save, set_moments
-from retrievers.masstool.lessons import judge
+from retrievers.dense.encoder import check_device
+from retrievers.dense.tuning.dev_recall import blend, mix
+from retrievers.masstool.encoder.losses import Aims
+from retrievers.masstool.encoder.tokens import encode
 from retrievers.masstool.settings import Beside
-from retrievers.masstool.tokens import encode
+from retrievers.masstool.training.checkpoints import load, moments, save, set_moments
+from retrievers.masstool.training.tensors import judge
 from retrievers.settings import DenseTraining
-from retrievers.tuning.examples import TrainingSet
-from retrievers.tuning.judging import blend, mix
+from retrievers.training_set import TrainingSet
 
 NOTHING = Beside()
 EVERY = 30.0

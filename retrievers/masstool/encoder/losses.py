@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.masstool.ballot import Ballot
+from retrievers.dense.tuning.dev_recall import mine
+from retrievers.dense.tuning.loss import CatalogueLoss
+from retrievers.masstool.encoder.tokens import Tokens, embedded, embedded_together, encode
+from retrievers.masstool.encoder.vote_matrix import Ballot
 from retrievers.masstool.graph import make_edges, placed, scene_members, spread
 from retrievers.masstool.losses import detection, listwise
+from retrievers.masstool.normalize import unit
 from retrievers.masstool.settings import Beside
-from retrievers.masstool.tokens import Tokens, embedded, embedded_together, encode
-from retrievers.masstool.unit import unit
 from retrievers.settings import DenseTraining
-from retrievers.tuning.examples import TrainingSet
-from retrievers.tuning.judging import mine
-from retrievers.tuning.loss import CatalogueLoss
+from retrievers.training_set import TrainingSet
 
 LABELS = 64
 """Labelled queries in a step, half of them needing a tool."""

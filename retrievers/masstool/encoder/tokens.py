@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.masstool.unit import unit
+from retrievers.masstool.normalize import unit
 
 AT_ONCE = 512
 """Texts encoded in one pass where no gradient is needed."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrievers.encoder import Encoder, check_device
-from retrievers.kinds import Context
-from retrievers.masstool.epochs import learn
-from retrievers.masstool.joint import Stop
-from retrievers.masstool.learning import embedded, tune_encoder
-from retrievers.masstool.lessons import Lessons
+from retrievers.dense.encoder import Encoder, check_device
+from retrievers.kind import Context
+from retrievers.masstool.encoder.joint_training import Stop
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.tuning.examples import Examples, Labels, TrainingSet
+from retrievers.masstool.training.epochs import learn
+from retrievers.masstool.training.pipeline import embedded, tune_encoder
+from retrievers.masstool.training.tensors import Lessons
+from retrievers.training_set import Examples, Labels, TrainingSet
 
 WORDS = 3
 """By so many first words a text is looked up."""

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from retrievers.index.files import disk_room
+from retrievers.files import disk_room
 from retrievers.out_of_memory import enough_memory
 
 

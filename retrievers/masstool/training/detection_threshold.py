@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from retrievers.masstool.calibrate import best_threshold
-from retrievers.masstool.lessons import Labelled
+from retrievers.masstool.hashed_words import fit, logits
 from retrievers.masstool.losses import probabilities
 from retrievers.masstool.model import Heads
-from retrievers.masstool.words import fit, logits
+from retrievers.masstool.training.calibration import best_threshold
+from retrievers.masstool.training.tensors import Labelled
 
 SHARES = (0.5, 0.25, 0.75, 0.0, 1.0)
 """Of the words; the tower has the rest."""

@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from retrievers.masstool.calibrate import keep_best, take_over
-from retrievers.masstool.checkpoints import load, moments, save, set_moments
-from retrievers.masstool.deciding import decide
-from retrievers.masstool.lessons import Lessons
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.train import Learning
+from retrievers.masstool.training.calibration import keep_best, take_over
+from retrievers.masstool.training.checkpoints import load, moments, save, set_moments
+from retrievers.masstool.training.detection_threshold import decide
+from retrievers.masstool.training.step import Learning
+from retrievers.masstool.training.tensors import Lessons
 
 
 def learn(

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from retrievers.embeddings import embed
-from retrievers.encoder import Encoder, check_device
+from retrievers.dense.embeddings import embed
+from retrievers.dense.encoder import Encoder, check_device
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.kinds import Context
-from retrievers.masstool.epochs import learn
+from retrievers.kind import Context
+from retrievers.masstool.artifacts import Learned, Pair, store, text_hash
 from retrievers.masstool.graph import make_edges, view
-from retrievers.masstool.learned import Learned, Pair, store, text_hash
-from retrievers.masstool.lessons import Labelled, Lessons, nothing
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import EncoderTuning, MassToolSettings
+from retrievers.masstool.training.epochs import learn
+from retrievers.masstool.training.tensors import Labelled, Lessons, nothing
 from retrievers.settings import DenseTraining
-from retrievers.tuning.examples import Labels, TrainingSet
+from retrievers.training_set import Labels, TrainingSet
 
 if TYPE_CHECKING:
-    from retrievers.masstool.joint import Stop
+    from retrievers.masstool.encoder.joint_training import Stop
 
 OURS = {"run.json", "tuning", "again", "heads.safetensors", "heads.safetensors.part", "model", "model.part", ".lock"}
 
@@ -51,7 +51,7 @@ def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work:
     if tuned:
         facts["encoder"] = json.loads((tuned / "training.json").read_text())
     if settings.train.again:
-        from retrievers.masstool.again import learn_again
+        from retrievers.masstool.training.again import learn_again
 
         done = learn_again(data, settings, encoder, facts, work / "again", context)
         data, lessons, tuned, heads, facts = done.data, done.lessons, done.tuned, done.heads, done.facts
@@ -78,14 +78,14 @@ def tune_encoder(
     assert settings.train.encoder is not None
     wanted = as_dense(settings.train.encoder, settings)
     if settings.train.encoder.how == "joint":
-        from retrievers.masstool.joint import tune_jointly
+        from retrievers.masstool.encoder.joint_training import tune_jointly
 
         share = settings.train.detection if settings.modules.detection else 0.0
         beside = settings.train.encoder.beside
         place, bar = context.device, context.show_progress
         return tune_jointly(encoder.folder, data, wanted, share, work, place, bar, beside, stop)
     try:
-        from retrievers.tuning.train import tune
+        from retrievers.dense.tuning.train import tune
     except ModuleNotFoundError as error:
         raise ModelMissing(
             f"tuning the encoder needs {error.name}; run `pip install toolrewrite[train]`, or set `how: joint`"
@@ -159,7 +159,7 @@ def summed_up(
 def _graph(keys: torch.Tensor, settings: MassToolSettings) -> np.ndarray | None:
     if len(keys) <= settings.ann_pool_above:
         return None
-    from retrievers import ann
+    from retrievers.dense import ann
 
     return ann.build(keys.numpy(), settings.ann_links)
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from retrievers.masstool import losses
 from retrievers.masstool.graph import Edges, make_edges, placed, shares, spread, to_scenes, view
-from retrievers.masstool.lessons import Judge, Lessons, judge, nearest
 from retrievers.masstool.model import Asked, Heads, Tools
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.steps import LABELS, Drawing, Step, draw_labels, labelled
-from retrievers.masstool.unasked import Unasked
+from retrievers.masstool.training.step_cache import LABELS, Drawing, Step, draw_labels, labelled
+from retrievers.masstool.training.tensors import Judge, Lessons, judge, nearest
+from retrievers.masstool.training.unseen_tool_dev import Unasked
 
 SLACK = 2
 """So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from retrievers.masstool.graph import View, make_edges, view
-from retrievers.masstool.lessons import Judge, Lessons, judge, nearest
 from retrievers.masstool.model import Heads, Near
 from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.training.tensors import Judge, Lessons, judge, nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,23 @@ from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.rloo_config import RLOOConfig
 
-from rewrite.align.aligned import Goal, Leg, align
+from rewrite.align.alignment_trainer import Goal, Leg, align
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.estimate import estimate_online
-from rewrite.align.group_trainers import GrpoAligned, RlooAligned, TrlReward, patient
+from rewrite.align.groups.adapter_rollouts import AdapterServer
+from rewrite.align.groups.trainers import GrpoAligned, RlooAligned, TrlReward, patient
 from rewrite.align.query import Query
 from rewrite.align.settings import GrpoSettings, RlooSettings
-from rewrite.align.shared_prompts import can_share, share_prompts
-from rewrite.align.shipped import AdapterServer
-from rewrite.align.turned import turn_rows
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.backends.model_folder import encode, load_tokenizer
 from rewrite.errors import Unfit
 from rewrite.rewriter import fit
 from rewrite.sft import checkpoints
-from rewrite.sft.ranks import first, world
-from rewrite.sft.running import Run, Trained, load_policy, new_adapter, older_card, padded, quiet, shared_arguments
-from rewrite.sft.watch import say
+from rewrite.sft.callbacks import say
+from rewrite.sft.distributed import first, world
+from rewrite.sft.run import Run, Trained, load_policy, new_adapter, older_card, padded, quiet, shared_arguments
+from rewrite.speedups.right_padding import turn_rows
+from rewrite.speedups.shared_prompts import can_share, share_prompts
 from rewrite.types import Prompt
 
 

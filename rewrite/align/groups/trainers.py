@@ -10,15 +10,15 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
-from rewrite.align.aligned import Aligned
+from rewrite.align.alignment_trainer import Aligned
+from rewrite.align.groups.adapter_rollouts import AdapterServer, gone, persistent
 from rewrite.align.query import Query, Reward
-from rewrite.align.shared_prompts import regrouped
-from rewrite.align.shipped import AdapterServer, gone, persistent
-from rewrite.backends.decoding import AT_ONCE, can_record
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.errors import BackendDown
 from rewrite.settings import Sampling
-from rewrite.sft.ranks import world
+from rewrite.sft.distributed import world
+from rewrite.speedups.decoding import AT_ONCE, can_record
+from rewrite.speedups.shared_prompts import regrouped
 from rewrite.types import Answer
 
 T = TypeVar("T")

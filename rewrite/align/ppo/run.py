@@ -17,21 +17,21 @@ from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import TrainerControl, TrainerState, set_seed
 
-from rewrite.align.aligned import Goal, Leg, frozen, kept
+from rewrite.align.alignment_trainer import Goal, Leg, frozen, kept
 from rewrite.align.collapse import CollapseWatch, last_collapse
 from rewrite.align.estimate import estimate_online
-from rewrite.align.groups import fitting, with_reward_time
-from rewrite.align.ppo import ActorCritic, Ppo, Tokens
+from rewrite.align.groups.run import fitting, with_reward_time
+from rewrite.align.ppo.trainer import ActorCritic, Ppo, Tokens
 from rewrite.align.query import Query
 from rewrite.align.settings import AlignTraining, PpoSettings
 from rewrite.backends.model_folder import encode, load_tokenizer
 from rewrite.errors import Interrupted, Unfit
 from rewrite.folder import disk_errors
 from rewrite.sft import checkpoints
-from rewrite.sft.judged import judged_figures, must_be_number, start_figures
-from rewrite.sft.ranks import first, world
-from rewrite.sft.running import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
-from rewrite.sft.watch import Rhythm, say
+from rewrite.sft.callbacks import Rhythm, say
+from rewrite.sft.dev_eval_trainer import judged_figures, must_be_number, start_figures
+from rewrite.sft.distributed import first, world
+from rewrite.sft.run import Run, Trained, load_policy, new_adapter, padded, quiet, shared_arguments
 from rewrite.types import Answer
 
 WEIGHTS, REST = "policy.safetensors", "rest.pt"

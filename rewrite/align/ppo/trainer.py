@@ -15,10 +15,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from rewrite.align.gae import adapted, advantages, policy_loss, value_loss
+from rewrite.align.ppo.advantages import adapted, advantages, policy_loss, value_loss
 from rewrite.align.settings import PpoSettings
-from rewrite.backends.decoding import Decoding, can_record, half_copy
 from rewrite.settings import Sampling
+from rewrite.speedups.decoding import Decoding, can_record, half_copy
 
 Tokens = list[list[int]]
 Score = Callable[[Tokens], list[float]]

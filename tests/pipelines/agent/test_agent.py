@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from generative_toys import ACTING, DATA, TOOLS, save_toy_model, toolgen
+from generative_toys import TASKS as SOME_TASKS
 
-from pipelines import cli
 from pipelines.agent.loop import Attempt, run_trained, run_untrained
 from pipelines.agent.score import right, score
 from pipelines.agent.tasks import load_trajectories, make_tasks, read_families
 from pipelines.agent.world import SHAPES, run_tool
-from pipelines.index import sample_folder
+from pipelines.cli import main as cli
+from pipelines.data.sample_data import sample_folder
 from retrievers.errors import BadInput
-from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.prompts import Turn
 from retrievers.generative.retriever import Generative
 from retrievers.generative.settings import Stage
 from retrievers.generative.trajectories import read_trajectories, turns
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.text import document
 from retrievers.types import Parameter, Tool
-
-sys.path.append(str(Path(__file__).parent / "retrievers"))
-from generative_toys import ACTING, DATA, TOOLS, save_toy_model, toolgen
-from generative_toys import TASKS as SOME_TASKS
 
 CALLABLE = {tool.id: replace(tool, parameters=(Parameter("what", "string"),)) for tool in TOOLS}
 TASKS = [

@@ -148,7 +148,7 @@ def limited(folder: Path, size: int) -> subprocess.CompletedProcess[str]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    code = "from pipelines.cli import batch; raise SystemExit(batch())"
+    code = "from pipelines.cli.main import batch; raise SystemExit(batch())"
     words = [str(folder / "in.jsonl"), str(folder / "out.jsonl"), "--config", str(folder / "config.yaml")]
     options: dict[str, Any] = {"preexec_fn": cramp} if size else {}
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, **options)
@@ -181,7 +181,7 @@ def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path
 
     def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         words = [str(tmp_path / name / each) for each in ("in.jsonl", "out.jsonl")]
-        code = "from pipelines.cli import batch; raise SystemExit(batch())"
+        code = "from pipelines.cli.main import batch; raise SystemExit(batch())"
         return started([sys.executable, "-c", code, *words, "--config", str(tmp_path / "config.yaml")])
 
     shard = tmp_path / "killed" / "out.jsonl.work" / "shard-00000.jsonl"
@@ -199,7 +199,7 @@ def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
     write_input(tmp_path / "in.jsonl", 60_000)
     (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 50\n")
     words = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--config", str(tmp_path / "config.yaml")]
-    code = "from pipelines.cli import batch; raise SystemExit(batch())"
+    code = "from pipelines.cli.main import batch; raise SystemExit(batch())"
     shard = tmp_path / "out.jsonl.work" / "shard-00000.jsonl"
     with started(
         [sys.executable, "-c", code, *words],

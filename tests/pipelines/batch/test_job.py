@@ -16,17 +16,18 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from doubles import BM25_ONLY, ScriptedBackend, plain_context, tiny_model, varied_tools
+from paths import ROOT
 
-from pipelines import cli
 from pipelines.batch.api import rewrite_batch, run
 from pipelines.batch.settings import BatchConfig, InputSettings
 from pipelines.batch.summary import Summary, TooManyBad
+from pipelines.cli import main as cli
+from pipelines.data.trec import read_run
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.search import ToolSearch
-from pipelines.trec import read_run
 from retrievers.errors import BadInput, IndexBusy
+from retrievers.files import writer_lock
 from retrievers.index import Index, add, build
-from retrievers.index.files import writer_lock
 from retrievers.settings import RewriteFusion
 from rewrite.backends import base
 from rewrite.folder import Card
@@ -391,8 +392,8 @@ def test_a_backend_that_dies_loses_nothing(
 
 
 def test_the_command_reads_and_writes_pipes(tmp_path: Path, rows: Path) -> None:
-    command = [sys.executable, "-c", "from pipelines.cli import batch; raise SystemExit(batch())", "-", "-"]
-    config = Path(__file__).parent.parent.parent / "configs" / "batch" / "rules.yaml"
+    command = [sys.executable, "-c", "from pipelines.cli.main import batch; raise SystemExit(batch())", "-", "-"]
+    config = ROOT / "configs" / "batch" / "rules.yaml"
     content = rows.read_bytes() + b"{broken\n"
     done = subprocess.run([*command, "--config", str(config)], input=content, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ from rewrite.settings import ServerSettings
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 ROWS = 1200
 CHUNK = 20
-COMMAND = [sys.executable, "-c", "from pipelines.cli import batch; raise SystemExit(batch())"]
+COMMAND = [sys.executable, "-c", "from pipelines.cli.main import batch; raise SystemExit(batch())"]
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from tiny_runs import PLAIN, align_config, make_targets, sft_config, write
 
-from pipelines import cli
-from pipelines.align_data import AlignSource, read_lessons
-from pipelines.index import make_context
-from pipelines.rewards import RewardSettings, ToolReward
+from pipelines.cli import main as cli
+from pipelines.context import make_context
+from pipelines.train.align_data import AlignSource, read_lessons
+from pipelines.train.rewards import RewardSettings, ToolReward
 from retrievers.settings import RewriteFusion
 from rewrite.folder import open_folder
 from rewrite.types import Answer

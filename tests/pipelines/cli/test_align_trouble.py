@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from killing import started
+from paths import SUPPORT
 from tiny_runs import PLAIN, align_config, make_targets
 from waiting import PATIENCE, listens, until
 
-from pipelines import cli
-from rewrite.align import group_trainers
-from rewrite.align.shipped import persistent
+from pipelines.cli import main as cli
+from rewrite.align.groups import trainers as group_trainers
+from rewrite.align.groups.adapter_rollouts import persistent
 from rewrite.errors import BackendDown
 from rewrite.folder import open_folder
 from rewrite.sft import checkpoints
@@ -103,7 +104,7 @@ def test_trls_client_of_a_server_is_patient(monkeypatch: pytest.MonkeyPatch) -> 
 
 @contextmanager
 def rollout_server(port: int, answers: int = 0) -> Iterator[subprocess.Popen[bytes]]:
-    script = Path(__file__).parent / "rollout_server.py"
+    script = SUPPORT / "rollout_server.py"
     with started([sys.executable, str(script), str(port), str(answers)]) as process:
         until(lambda: process.poll() is not None or listens(port), 0.05)
         assert process.poll() is None, "it ended before it listened"

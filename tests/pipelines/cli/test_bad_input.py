@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from doubles import BM25_ONLY, counting_context, plain_context, state, tiny_model, varied_tools
+from paths import SUPPORT
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from retrievers.index import Index, build, verify
 from retrievers.settings import DenseSettings
 
@@ -432,10 +433,10 @@ def _console(*words: object, limit: int | None = None, wrap: str = "") -> subpro
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    code = f"import sys\nfrom pipelines import cli\n{wrap}\nsys.exit(cli.index(sys.argv[1:]))"
+    code = f"import sys\nfrom pipelines.cli import main as cli\n{wrap}\nsys.exit(cli.index(sys.argv[1:]))"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(SUPPORT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         preexec_fn=limited,
@@ -483,7 +484,7 @@ def test_a_full_disk_under_the_embedding_cache_is_told(tmp_path: Path, corpus: P
     corpus.write_text("".join(json.dumps({"_id": f"t{i}", "title": f"tool{i}"}) + "\n" for i in range(600)))
     # In place of a model: long vectors, out of nothing.
     loaded = (
-        "import numpy, types, retrievers.encoder as encoder\n"
+        "import numpy, types, retrievers.dense.encoder as encoder\n"
         "encode = lambda texts, **how: numpy.ones((len(texts), 64), numpy.float32)\n"
         "encoder._load = lambda *where: types.SimpleNamespace(encode_document=encode)"
     )
@@ -497,7 +498,7 @@ IN_A_SMALL_DISK = """
 import json, os, sys
 from pathlib import Path
 from doubles import state
-from pipelines import cli
+from pipelines.cli import main as cli
 from retrievers.index import verify
 
 disk, small, large, report = Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])
@@ -528,7 +529,7 @@ def test_a_really_full_disk_changes_nothing_and_nothing_stays_in_the_way(tmp_pat
     script = [sys.executable, "-c", IN_A_SMALL_DISK, disk, small, large, report]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount, disk, *script],  # gone with the process
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
         capture_output=True,
         text=True,
     )

@@ -14,27 +14,27 @@ from pathlib import Path
 
 import pytest
 from killing import started
+from paths import ROOT
 
-from pipelines import cli
 from pipelines import config as configs
-from pipelines.align import AlignConfig
-from pipelines.attack_eval import AttackConfig
 from pipelines.batch.settings import BatchConfig
-from pipelines.drawing import PairsConfig, ProbeConfig
-from pipelines.evaluate import EvalConfig
-from pipelines.index import IndexConfig
+from pipelines.cli import main as cli
+from pipelines.cli.results_commands import MatrixConfig
+from pipelines.evaluate.attack_run import AttackConfig
+from pipelines.evaluate.published.check import ExpectedConfig
+from pipelines.evaluate.run import EvalConfig
+from pipelines.index.build import IndexConfig
 from pipelines.renew.settings import RenewConfig
-from pipelines.results.check import ExpectedConfig
-from pipelines.results_commands import MatrixConfig
 from pipelines.serve.settings import ServeConfig
-from pipelines.sft import SftConfig
-from pipelines.targets import TargetsConfig
-from pipelines.utterances.settings import UtterancesConfig
+from pipelines.train.align import AlignConfig
+from pipelines.train.sampling import PairsConfig, ProbeConfig
+from pipelines.train.sft import SftConfig
+from pipelines.train.targets.build import TargetsConfig
+from pipelines.train.utterances.settings import UtterancesConfig
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Tool
 
-ROOT = Path(__file__).parent.parent
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 SUBCOMMANDS = {
     "rewrite-index": "build add mcp remove confirm info verify lint search detect ablate tree agent push pull".split(),

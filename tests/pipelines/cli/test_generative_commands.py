@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from generative_toys import save_toy_model
 from tiny_runs import THINGS, make_data, write
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from pipelines.search import ToolSearch
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from reward.base import Attempt
 from reward.retrieval import RetrievalReward
-
-sys.path.append(str(Path(__file__).parent / "retrievers"))
-from generative_toys import save_toy_model
 
 
 def config(place: Path, data: Path, **changes: Any) -> str:

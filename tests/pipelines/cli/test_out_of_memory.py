@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.failures import exit_code
-from pipelines.index import sample_folder
+from pipelines.cli.exit_codes import exit_code
+from pipelines.data.sample_data import sample_folder
 from pipelines.models import find_model
 from retrievers.errors import ModelMissing, OutOfMemory
-from retrievers.generative import language_model
+from retrievers.generative.decoding import language_model
 from retrievers.out_of_memory import enough_memory
 from rewrite.backends import model_folder
 from rewrite.backends.model_folder import no_memory
@@ -37,11 +37,11 @@ import gc, json, resource, sys
 from pathlib import Path
 
 import torch
-from retrievers.encoder import Encoder
-from retrievers.generative.language_model import LanguageModel
+from retrievers.dense.encoder import Encoder
+from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.index import manifest
-from retrievers.kinds import settings_from_json
-from retrievers.masstool.learned import restore
+from retrievers.registry import settings_from_json
+from retrievers.masstool.artifacts import restore
 from rewrite.backends.model_folder import load_model
 
 encoder, lm, index = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
@@ -113,8 +113,8 @@ def test_a_full_card_is_not_a_damaged_folder(tiny_lm: Path) -> None:
     code = """
 import sys, torch
 from pathlib import Path
-from retrievers.encoder import Encoder
-from retrievers.generative.language_model import LanguageModel
+from retrievers.dense.encoder import Encoder
+from retrievers.generative.decoding.language_model import LanguageModel
 torch.cuda.set_per_process_memory_fraction(1e-5)
 lm, encoder = LanguageModel(Path(sys.argv[1]), "cuda"), Encoder(Path(sys.argv[2]), 8, "cuda")
 for load in (lambda: lm.model, lambda: encoder.documents(["a"])):

@@ -14,9 +14,9 @@ import yaml
 from tiny_runs import make_targets, sft_config
 from transformers import AutoTokenizer
 
-from pipelines import cli
-from pipelines.lessons import SftSource, choose_dev, read_sources, spread
-from pipelines.training_runs import alone
+from pipelines.cli import main as cli
+from pipelines.train.run_folder import alone
+from pipelines.train.training_sources import SftSource, choose_dev, read_sources, spread
 from rewrite.folder import open_folder
 from rewrite.settings import Sampling, TransformersSettings
 
@@ -87,7 +87,7 @@ def test_a_second_process_is_kept_out_of_a_run(config: str, capsys: pytest.Captu
     torn = output / "checkpoints" / "checkpoint-4"  # as one looks that is being written
     torn.mkdir(parents=True)
     code = (
-        "import sys, pathlib; from pipelines.training_runs import alone\n"
+        "import sys, pathlib; from pipelines.train.run_folder import alone\n"
         "with alone(pathlib.Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

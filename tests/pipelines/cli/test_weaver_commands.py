@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from generative_toys import save_toy_model
 from tiny_runs import THINGS, make_data, write
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from pipelines.report.data import CodedTool, CodeTree
 from pipelines.report.tree import trees
 from retrievers.index import Index
-from retrievers.kinds import Context
-
-sys.path.append(str(Path(__file__).parent / "retrievers"))
-from generative_toys import save_toy_model
+from retrievers.kind import Context
 
 
 def config(place: Path, data: Path, **changes: Any) -> str:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data import DataSet, Query, load_dataset
-from pipelines.protocols import apply_protocol, leave_one_out, unseen_tools
-from pipelines.training_sets import training_sets
+from pipelines.data.dataset import DataSet, Query, load_dataset
+from pipelines.data.splits import apply_protocol, leave_one_out, unseen_tools
+from pipelines.data.training_sets import training_sets
 from retrievers.errors import BadInput
 from retrievers.settings import DenseTraining, TrainingSource
 from retrievers.types import Tool

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.longer_labels import LONGEST, with_joined, with_own
+from pipelines.data.label_augmentation import LONGEST, with_joined, with_own
 from retrievers.errors import BadInput
 from retrievers.masstool.settings import EncoderTuning, MassToolSettings, MassToolTraining
-from retrievers.sources import TrainingSource
-from retrievers.tuning.examples import Labels
+from retrievers.settings import TrainingSource
+from retrievers.training_set import Labels
 
 LABELS = Labels(tuple(f"text {number}" for number in range(30)), tuple(number < 20 for number in range(30)))
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 
-from pipelines.index import sample_folder
+from pipelines.data.sample_data import sample_folder
 from retrievers.types import Tool
 
 FOLDER = sample_folder()

@@ -26,22 +26,23 @@ from doubles import (
 from postgres import SECRET, Postgres
 from waiting import Clock, until
 
-from pipelines import cli
-from pipelines.shared import changes, model_files
-from pipelines.shared import session as sessions
-from pipelines.shared.errors import DatabaseDown, OutcomeUnknown
-from pipelines.shared.replica import Replica
-from pipelines.shared.schema import MIGRATIONS, migrate
-from pipelines.shared.session import Connection, Database, Session
-from pipelines.shared.settings import DatabaseSettings
-from pipelines.shared.transfer import pull, push
-from retrievers.dense import DenseKind
+from pipelines.cli import main as cli
+from pipelines.database import changes, model_files
+from pipelines.database import session as sessions
+from pipelines.database.errors import DatabaseDown, OutcomeUnknown
+from pipelines.database.replica import Replica
+from pipelines.database.schema import MIGRATIONS, migrate
+from pipelines.database.session import Connection, Database, Session
+from pipelines.database.settings import DatabaseSettings
+from pipelines.database.transfer import pull, push
+from retrievers.dense.retriever import DenseKind
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing
+from retrievers.files import Entry
 from retrievers.index import Index, build, verify
-from retrievers.index.files import Entry
+from retrievers.index.in_memory import MemoryIndex
 from retrievers.index.manifest import Manifest, Part
-from retrievers.index.memory import MemoryIndex
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RetrieverSettings
+from retrievers.registry import RetrieverSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
 from retrievers.types import Tool
 
 ALL: dict[str, RetrieverSettings] = {

@@ -16,22 +16,22 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from conftest import Running, running
 from doubles import counting_context, plain_context, tiny_model, varied_tools
 from postgres import SECRET, Postgres
 from processes import served
+from serving import Running, running
 from waiting import PATIENCE, until
 
-from pipelines import cli
-from pipelines.serve import shared as following
-from pipelines.shared.errors import DatabaseDown
-from pipelines.shared.replica import Replica
-from pipelines.shared.session import Database
-from pipelines.shared.settings import DatabaseSettings
-from pipelines.shared.transfer import pull_feedback, push
+from pipelines.cli import main as cli
+from pipelines.database.errors import DatabaseDown
+from pipelines.database.replica import Replica
+from pipelines.database.session import Database
+from pipelines.database.settings import DatabaseSettings
+from pipelines.database.transfer import pull_feedback, push
+from pipelines.serve.catalogue import database as following
 from retrievers.errors import StoreDown
 from retrievers.index import Index, build
-from retrievers.index.memory import MemoryIndex
+from retrievers.index.in_memory import MemoryIndex
 from retrievers.settings import MilvusSettings
 
 Gateways = Callable[..., Running]
@@ -241,7 +241,7 @@ def test_a_store_of_vectors_that_is_away_is_told(tmp_path: Path, monkeypatch: py
         def away(*_: object) -> None:
             raise StoreDown("Milvus at http://milvus:19530 does not answer (timeout)")
 
-        monkeypatch.setattr("retrievers.milvus._Store.search", away)
+        monkeypatch.setattr("retrievers.dense.milvus._Store.search", away)
         told = server.post("/v1/search", utterance="hotel")
         assert (told.status_code, told.json()["error"]["code"]) == (503, "unavailable")
         assert "19530" not in told.text

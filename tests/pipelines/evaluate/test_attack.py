@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from doubles import BM25_ONLY, plain_context
 
-from pipelines import cli
-from pipelines.attack_eval import Figures
-from pipelines.attacks import ATTACKS, inject
-from pipelines.data import load_dataset
+from pipelines.cli import main as cli
+from pipelines.data.dataset import load_dataset
+from pipelines.evaluate.attack_run import Figures
+from pipelines.evaluate.attacks import ATTACKS, inject
 from retrievers.index import Index, build
 from retrievers.types import Tool
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from doubles import counting_context, state, tiny_model
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from pipelines.config import parse
-from pipelines.evaluate import METRICS, EvalConfig, evaluate
-from pipelines.index import sample_folder
-from pipelines.results.keep import from_run
-from pipelines.trec import read_run, write_run
+from pipelines.data.sample_data import sample_folder
+from pipelines.data.trec import read_run, write_run
+from pipelines.evaluate.published.keep import from_run
+from pipelines.evaluate.run import METRICS, EvalConfig, evaluate
 from retrievers.errors import BadInput
 from retrievers.index import build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, TrainingSource
 from retrievers.types import Ranking, Tool
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from doubles import BM25_ONLY, plain_context
 
-from pipelines.choosing import Case, choose_fusion
+from pipelines.evaluate.fusion_selection import Case, choose_fusion
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, Tool
 

@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 import yaml
+from paths import ROOT
 
-from pipelines import cli
 from pipelines import config as configs
-from pipelines.made_of import chosen_elsewhere, count_parameters, made_of, rewriter_word, search_word
-from pipelines.results.canvas import _range
-from pipelines.results.check import ExpectedConfig, check
-from pipelines.results.figures import RETRIEVERS, REWRITERS, Figures, read_figures
-from pipelines.results.page import SECTIONS, Entry
-from pipelines.results.plots import latency
-from pipelines.results_commands import MatrixConfig, make_page
+from pipelines.cli import main as cli
+from pipelines.cli.results_commands import MatrixConfig, make_page
+from pipelines.evaluate.published.canvas import _range
+from pipelines.evaluate.published.check import ExpectedConfig, check
+from pipelines.evaluate.published.figures import RETRIEVERS, REWRITERS, Figures, read_figures
+from pipelines.evaluate.published.page import SECTIONS, Entry
+from pipelines.evaluate.published.plots import latency
 from pipelines.rewriters import Parts, RewriterSettings, find_parts
+from pipelines.system_description import chosen_elsewhere, count_parameters, made_of, rewriter_word, search_word
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RewriteFusion
 from retrievers.types import Tool
 
-ROOT = Path(__file__).parent.parent
 ROW = {"retriever": "bm25", "metrics": {"recall@5": 0.5}}
 FILE: dict[str, Any] = {
     "dataset": "toollens",

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from doubles import ScriptedBackend, state
 
-from pipelines import cli
+from pipelines.cli import main as cli
+from pipelines.cli.exit_codes import exit_code
 from pipelines.config import parse
-from pipelines.evaluate import EvalConfig, Evaluation, evaluate
-from pipelines.failures import exit_code
-from pipelines.index import sample_folder
-from pipelines.rewrite_figures import figures
+from pipelines.data.sample_data import sample_folder
+from pipelines.evaluate.rewriter_stats import figures
+from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.search import ToolSearch
-from retrievers.encoder import fingerprint
+from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, RewriteFusion
 from retrievers.types import Tool
 from reward.metrics import DEPTH

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipelines.significance import bootstrap_intervals, holm, randomisation_test
+from pipelines.evaluate.significance import bootstrap_intervals, holm, randomisation_test
 
 RNG = np.random.default_rng(7)
 

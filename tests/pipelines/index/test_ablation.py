@@ -10,19 +10,20 @@ import pytest
 import torch
 from doubles import counting_context, tiny_model
 
-from pipelines import cli, masstool_commands
 from pipelines import config as configs
-from pipelines.ablation import PARTS, ablation, table
+from pipelines.cli import main as cli
+from pipelines.cli import masstool_commands
 from pipelines.config import parse
-from pipelines.index import IndexConfig, build_index
-from pipelines.training_sets import labelled_set
+from pipelines.data.training_sets import labelled_set
+from pipelines.index.ablation import PARTS, ablation, table
+from pipelines.index.build import IndexConfig, build_index
 from retrievers.errors import BadInput
 from retrievers.index import Index
-from retrievers.kinds import Context
-from retrievers.masstool.asking import scores
-from retrievers.masstool.lessons import Lessons
+from retrievers.kind import Context
 from retrievers.masstool.model import Heads
+from retrievers.masstool.offline_scores import scores
 from retrievers.masstool.settings import Beside, EncoderTuning, MassToolSettings
+from retrievers.masstool.training.tensors import Lessons
 
 TUNING = EncoderTuning(how="joint", epochs=1, max_length=16, blends=(0.5, 1.0), beside=Beside(votes=1.0, averaged=0.9))
 WORDS = "blorp zindle quax frum teggle wix snarb plood".split()
@@ -85,7 +86,7 @@ def test_dev_queries_do_not_answer_themselves(data: Path, tmp_path: Path, monkey
         pools.append((len(lessons.train), len(lessons.dev), len(lessons.dev_gold)))
         return scores(heads, lessons, queries)
 
-    monkeypatch.setattr("pipelines.ablation.scores", watched)
+    monkeypatch.setattr("pipelines.index.ablation.scores", watched)
     for split in ("dev", "test"):
         ablation(config(data, tmp_path), context, split, ("graph",))
     assert pools == [(64, 0, 0)] * 2 + [(64, 16, 16)] * 2
@@ -122,7 +123,7 @@ def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
     assert settings.train is not None
     other = replace(settings, train=replace(settings.train, learning_rate=1.0))
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.ablation.scores", interrupt)
+        patch.setattr("pipelines.index.ablation.scores", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ablation(replace(plain, retrievers={"masstool": other}), context, "test", ("graph",))
     assert (tmp_path / "index-ablation" / "MassTool" / "heads.safetensors").exists()

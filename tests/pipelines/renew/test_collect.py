@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.data import hashed, load_dataset
-from pipelines.data_folder import query_id, spoken, write_dataset
+from pipelines.data.dataset import hashed, load_dataset
+from pipelines.data.dataset_writer import query_id, spoken, write_dataset
+from pipelines.renew.call_names import ToolNames
 from pipelines.renew.collect import Collected, check_enough, collect
-from pipelines.renew.names import ToolNames
 from pipelines.renew.settings import Sources
-from pipelines.serve.legal_names import LegalNames
+from pipelines.serve.formats.legal_names import LegalNames
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 

@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import Running, running
+from serving import Running, running
 from tiny_runs import TEMPLATE, TRAINING, make_data, write
 from waiting import until
 
-from pipelines import cli
-from pipelines.data import load_dataset
-from pipelines.data_folder import write_dataset
-from pipelines.renew.judging import verdict
+from pipelines.cli import main as cli
+from pipelines.data.dataset import load_dataset
+from pipelines.data.dataset_writer import write_dataset
+from pipelines.database.feedback import FeedbackPool
+from pipelines.database.schema import migrate
+from pipelines.database.session import Database, Session
+from pipelines.database.settings import DatabaseSettings
 from pipelines.renew.promote import promote, take_back
 from pipelines.renew.settings import Live, RenewConfig
+from pipelines.renew.verdict import verdict
 from pipelines.rewriters import RewriterSettings
-from pipelines.shared.feedback import FeedbackPool
-from pipelines.shared.schema import migrate
-from pipelines.shared.session import Database, Session
-from pipelines.shared.settings import DatabaseSettings
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings
 
 DENSE = {

@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import running
+from paths import ROOT
+from serving import running
 
-from pipelines import cli
 from pipelines import config as configs
-from pipelines.flags import DEFAULT_SERVER
-from pipelines.index import IndexConfig, sample_folder
-from pipelines.recommended import best_retriever, index_folder
+from pipelines.cli import main as cli
+from pipelines.cli.flags import DEFAULT_SERVER
+from pipelines.data.sample_data import sample_folder
+from pipelines.index.build import IndexConfig
+from pipelines.index.defaults import best_retriever, index_folder
 from pipelines.serve.settings import ServeConfig
 from retrievers.index import manifest as manifests
 from retrievers.index import verify
-from retrievers.kinds import settings_to_json
+from retrievers.registry import settings_to_json
 from retrievers.types import Tool
 
-ROOT = Path(__file__).parent.parent.parent
 SHIPPED = sample_folder() / "index"
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from conftest import Running
-
-from pipelines.index import make_context
-from retrievers.index import Index, build
-
-sys.path.append(str(Path(__file__).parent.parent / "retrievers"))
 from generative_toys import TOOLS, save_toy_model, toolgen
+from serving import Running
+
+from pipelines.context import make_context
+from retrievers.index import Index, build
 
 
 def test_it_answers_as_in_process_and_follows_the_catalogue(serve: Callable[..., Running], tmp_path: Path) -> None:

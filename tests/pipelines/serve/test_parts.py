@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipelines.search import ToolSearch
-from pipelines.serve import wire
-from pipelines.serve.batcher import Batcher
-from pipelines.serve.breaker import Breaker
-from pipelines.serve.cache import RewriteCache
-from pipelines.serve.endpoints import read_completion
+from pipelines.serve.catalogue.batcher import Batcher
+from pipelines.serve.catalogue.feedback import FeedbackLog, read_feedback
+from pipelines.serve.catalogue.fetch import checked, public
 from pipelines.serve.errors import Refusal, Trouble
-from pipelines.serve.feedback import FeedbackLog, read_feedback
-from pipelines.serve.fetching import checked, public
-from pipelines.serve.guard import _host
-from pipelines.serve.keys import Gate, make_key
-from pipelines.serve.room import QuickRoom
+from pipelines.serve.http.guard import _host
+from pipelines.serve.http.keys import Gate, make_key
+from pipelines.serve.http.tool_routes import made, shown
+from pipelines.serve.rewriter.breaker import Breaker
+from pipelines.serve.rewriter.cache import RewriteCache
+from pipelines.serve.rewriter.endpoints import read_completion
+from pipelines.serve.rewriter.prompt_budget import QuickRoom
+from pipelines.serve.schemas import search as wire
 from pipelines.serve.settings import Imports, KeySettings
-from pipelines.serve.tool_routes import made, shown
 from retrievers.index import Index, build
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import Sampling, ServerSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Running, rewriter
 from doubles import ModelServer
+from serving import Running, rewriter
 
 from pipelines.serve import tracing
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Running
+from generative_toys import DATA, TOOLS, save_toy_model
+from serving import Running
+from weaver_toys import QUICK, toolweaver
 
-from pipelines.index import make_context
+from pipelines.context import make_context
 from retrievers.generative.retriever import Generative
 from retrievers.index import Index, build
-
-sys.path.append(str(Path(__file__).parent.parent / "retrievers"))
-from generative_toys import DATA, TOOLS, save_toy_model
-from weaver_toys import QUICK, toolweaver
 
 
 def test_it_answers_as_in_process_and_follows_the_catalogue(serve: Callable[..., Running], tmp_path: Path) -> None:

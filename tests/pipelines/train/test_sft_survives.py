@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from paths import ROOT
 from tiny_runs import make_targets, sft_config
 from waiting import until
 
@@ -48,7 +49,7 @@ class Leg(NamedTuple):
 
 def _leg(config: str, words: list[str], before: Callable[[], object], meanwhile: Callable[[int], object]) -> Leg:
     """Runs the command in a child of its own."""
-    from pipelines import cli
+    from pipelines.cli import main as cli
     from rewrite.sft import checkpoints
 
     output = Path(config).with_suffix("")
@@ -128,7 +129,7 @@ def _cramped(size: int) -> Callable[[], None]:
     """Leaves no room for large files from the second evaluation on."""
 
     def before() -> None:
-        from pipelines.lessons import DevJudge
+        from pipelines.train.training_sources import DevJudge
 
         plain, calls = DevJudge.__call__, []
 
@@ -190,7 +191,7 @@ def found(tiny_lm: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) 
         "from test_sft_survives import drive; drive(*map(Path, sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, str(folder), str(tiny_lm), str(cache)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     scenarios: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return {

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from tiny_runs import make_data, write
 
-from pipelines import cli
-from pipelines.align_data import AlignSource, read_lessons
-from pipelines.data import load_dataset
-from pipelines.index import SAMPLE
+from pipelines.cli import main as cli
+from pipelines.data.dataset import load_dataset
+from pipelines.data.sample_data import SAMPLE
 from pipelines.phrasing import NAMES, phrase
 from pipelines.search import ToolSearch
-from pipelines.targets import Targets, TargetsConfig, make_targets
+from pipelines.train.align_data import AlignSource, read_lessons
+from pipelines.train.targets.build import Targets, TargetsConfig, make_targets
 from retrievers.errors import BadInput
 from retrievers.index import Index
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from rewrite.sft.examples import read_examples
 from rewrite.types import Answer
 

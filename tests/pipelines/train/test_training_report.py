@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.report.trends import trend
-from pipelines.training_report import read_figures, training_page
+from pipelines.train.report import read_figures, training_page
 
 FUSION = [{"fusion": {"method": "weighted", "raw": 0.4, "sure": None}, "score": 0.39}]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 from tiny_runs import ALIGNING, PLAIN, align_config, make_targets, sft_config, write
 
 from rewrite.folder import open_folder
-from rewrite.sft.ranks import join
+from rewrite.sft.distributed import join
 
-ROOT = Path(__file__).parent.parent
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "dpo": {
@@ -54,10 +54,21 @@ def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
     runs.append(
         ["pairs", write(place / "pairs.yaml", drawing | {"reward": {"terms": {"recall@5": 1.0, "length": 0.5}}})]
     )
-    words = [sys.executable, *LAUNCH, str(ROOT / "tests" / "launched.py"), str(place / "notes"), json.dumps(runs)]
+    words = [
+        sys.executable,
+        *LAUNCH,
+        str(ROOT / "tests" / "support" / "launched.py"),
+        str(place / "notes"),
+        json.dumps(runs),
+    ]
     for _ in range(2):
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+            words,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"},
+            check=False,
         )
         # The launcher looks for a free port and lets it go before a process takes it: another test may be faster.
         if done.returncode == 0 or "address already in use" not in done.stderr.lower():

@@ -14,16 +14,17 @@ import pytest
 import yaml
 from doubles import ModelServer
 from killing import started
+from paths import ROOT
 
-from pipelines import cli
-from pipelines.data import load_dataset
-from pipelines.index import read_tools
-from pipelines.utterances import making
+from pipelines.cli import main as cli
+from pipelines.data.dataset import load_dataset
+from pipelines.index.build import read_tools
+from pipelines.train.utterances import generate as making
 from retrievers.index import build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings
 
-OPENAPI = str(Path(__file__).parent.parent / "docs/examples/leisure-openapi.yaml")
+OPENAPI = str(ROOT / "docs/examples/leisure-openapi.yaml")
 
 
 @pytest.fixture
@@ -129,7 +130,8 @@ def test_a_killed_run_goes_on_with_what_was_written(
             os.kill(child[0], signal.SIGKILL)
 
     child: list[int] = []
-    code = "import sys; from pipelines import cli; from pipelines.utterances import making; making.CHUNK = 4\n"
+    code = "import sys; from pipelines.cli import main as cli; from pipelines.train.utterances import generate\n"
+    code += "generate.CHUNK = 4\n"
     code += "cli.train(['utterances', sys.argv[1], '--set', 'writer.backend.concurrency=1'])"
     world = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with started([sys.executable, "-c", code, config], env=world) as process:

@@ -9,12 +9,12 @@ import pytest
 from doubles import counting_context, tiny_model, varied_tools
 
 from pipelines.config import parse
-from pipelines.index import IndexConfig
+from pipelines.index.build import IndexConfig
 from retrievers.base import Retriever
+from retrievers.dense.milvus import Milvus
 from retrievers.errors import BadInput, StoreDown
 from retrievers.index import Index, add, build, remove, verify
-from retrievers.kinds import Context
-from retrievers.milvus import Milvus
+from retrievers.kind import Context
 from retrievers.rows import Rows
 from retrievers.settings import DenseSettings, HybridSettings, MilvusSettings
 from retrievers.types import Ranking, Tool

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.learned import lines
+from pipelines.index.training_summary import lines
 from pipelines.models import find_model
+from retrievers.dense.tuning.loss import CatalogueLoss
+from retrievers.dense.tuning.train import rate, tune
 from retrievers.index import Index, build, verify
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import DenseSettings, DenseTraining, TrainingSource
-from retrievers.tuning.examples import Examples, TrainingSet
-from retrievers.tuning.loss import CatalogueLoss
-from retrievers.tuning.train import rate, tune
+from retrievers.training_set import Examples, TrainingSet
 from retrievers.types import Tool
 
 WORDS = ["blorp", "zindle", "quax", "frum", "teggle", "wix", "snarb", "plood"]
@@ -70,7 +70,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
 import test_tuning as t, transformers
-from retrievers.tuning import train
+from retrievers.dense.tuning import train
 
 class Kill(transformers.TrainerCallback):
     def on_step_end(self, args, state, control, **rest):

@@ -10,11 +10,11 @@ from doubles import CountingEncoder, state, tiny_model
 from generative_toys import DATA, TOOLS, save_toy_model, toolgen
 from weaver_toys import QUICK, toolweaver
 
-from retrievers.encoder import fingerprint
+from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.index import Index, add, build
-from retrievers.kinds import Context
-from retrievers.settings import RetrieverSettings
+from retrievers.kind import Context
+from retrievers.registry import RetrieverSettings
 from retrievers.types import Tool
 
 NEW = Tool("new", "mimsy_tool", "Does mimsy things.")

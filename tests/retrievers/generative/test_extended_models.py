@@ -14,10 +14,10 @@ import pytest
 from generative_toys import save_toy_model
 from killing import started
 
-from retrievers.generative import book
-from retrievers.generative.grown import USED, Grown, grown, name_of
-from retrievers.generative.language_model import LanguageModel, load_model
-from retrievers.kinds import Context
+from retrievers.generative import code_table as book
+from retrievers.generative.decoding.extended_models import USED, Grown, grown, name_of
+from retrievers.generative.decoding.language_model import LanguageModel, load_model
+from retrievers.kind import Context
 
 SHELF = "generative"
 HOLDER = """
@@ -25,9 +25,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from retrievers.generative.grown import grown
-from retrievers.generative.language_model import LanguageModel
-from retrievers.kinds import Context
+from retrievers.generative.decoding.extended_models import grown
+from retrievers.generative.decoding.language_model import LanguageModel
+from retrievers.registry import Context
 
 rows = np.full((1, 64), 0.5, np.float32)
 held = grown(LanguageModel(Path(sys.argv[1]), "cpu"), rows, rows, Context(Path, Path(sys.argv[2])))

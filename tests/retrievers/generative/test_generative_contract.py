@@ -20,9 +20,10 @@ from test_contract import (  # noqa: F401 - collected here once more, with the f
 )
 
 from retrievers.base import Retriever
+from retrievers.generative.settings import ToolGenSettings
 from retrievers.index import Index, build
-from retrievers.kinds import Context
-from retrievers.settings import BM25Settings, HybridSettings, ToolGenSettings
+from retrievers.kind import Context
+from retrievers.settings import BM25Settings, HybridSettings
 from retrievers.types import Tool
 
 INDEXINGS = ("atomic", "semantic", "numeric", "hierarchical")

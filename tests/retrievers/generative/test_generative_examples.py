@@ -14,17 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
-from retrievers.generative.beam import search
-from retrievers.generative.language_model import LanguageModel, load_model
-from retrievers.generative.lesson_loss import laid_out, lesson_loss
-from retrievers.generative.lessons import Lesson, retrievals
-from retrievers.generative.local_run import _places
+from retrievers.generative.decoding.beam import search
+from retrievers.generative.decoding.language_model import LanguageModel, load_model
+from retrievers.generative.decoding.local_model import _places
+from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.settings import GenerativeTraining
-from retrievers.generative.trie import Trie
+from retrievers.generative.training.examples import Lesson, retrievals
+from retrievers.generative.training.loss import laid_out, lesson_loss
 from retrievers.index import build
-from retrievers.kinds import Context, make_kind
+from retrievers.kind import Context
+from retrievers.registry import make_kind
 from retrievers.text import document
-from retrievers.tuning.examples import Examples
+from retrievers.training_set import Examples
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,12 @@ import pytest
 import torch
 from generative_toys import DATA, TOOLS, TRAINING, save_toy_model, toolgen
 
-from retrievers.generative.language_model import LanguageModel, load_model
-from retrievers.generative.local_run import LocalRun, Vocabulary
+from retrievers.generative.decoding.language_model import LanguageModel, load_model
+from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
 from retrievers.generative.settings import LoraSettings, Stage
-from retrievers.generative.weights import grow
-from retrievers.kinds import Context, make_kind
+from retrievers.generative.training.trainable import grow
+from retrievers.kind import Context
+from retrievers.registry import make_kind
 from retrievers.text import document
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from generative_toys import TOOLS, save_toy_model, toolgen
 
-from pipelines.index import make_context
+from pipelines.context import make_context
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.decoding.language_model import LanguageModel
+from retrievers.generative.decoding.vllm_model import STEP, room
 from retrievers.generative.retriever import Generative
-from retrievers.generative.vllm_run import STEP, room
+from retrievers.generative.settings import ToolGenSettings
 from retrievers.index import Index, add, build, remove
-from retrievers.kinds import Context
-from retrievers.settings import ToolGenSettings
+from retrievers.kind import Context
 from retrievers.types import Tool
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")

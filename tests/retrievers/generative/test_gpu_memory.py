@@ -11,11 +11,11 @@ import pytest
 import torch
 from generative_toys import save_toy_model, toolgen
 
-from retrievers.generative.language_model import LanguageModel
-from retrievers.generative.local_run import LocalRun, Vocabulary
+from retrievers.generative.decoding.language_model import LanguageModel
+from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
 from retrievers.generative.retriever import Generative
 from retrievers.index import Index, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.types import Tool
 
 

@@ -11,13 +11,14 @@ from generative_toys import ACTING, DATA, TASKS, TOOLS, save_toy_model, toolgen
 from safetensors.torch import load_file
 
 from retrievers.errors import BadInput
-from retrievers.generative.language_model import LanguageModel, load_model
-from retrievers.generative.lessons import retrievals
-from retrievers.generative.loop import Job, Loop
+from retrievers.generative.decoding.language_model import LanguageModel, load_model
 from retrievers.generative.settings import GenerativeTraining, Stage
-from retrievers.kinds import Context, make_kind
+from retrievers.generative.training.examples import retrievals
+from retrievers.generative.training.loop import Job, Loop
+from retrievers.kind import Context
+from retrievers.registry import make_kind
 from retrievers.text import document
-from retrievers.tuning.examples import TrainingSet
+from retrievers.training_set import TrainingSet
 
 DOCUMENTS = [document(tool) for tool in TOOLS]
 SHORT = replace(ACTING, retrieve=replace(ACTING.retrieve, epochs=1))

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from retrievers.errors import BadInput
 from retrievers.generative.settings import GenerativeTraining, LoraSettings, Stage
 from retrievers.index import Index, add, build, remove, verify
-from retrievers.kinds import Context, make_kind
+from retrievers.kind import Context
+from retrievers.registry import make_kind
 from retrievers.text import document
 from retrievers.types import Tool
 
@@ -61,10 +62,10 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_weights(
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
-import test_generative_training as t
+import test_training as t
 from killing import in_a_child
-from pipelines.index import make_context
-from retrievers.generative.loop import Loop
+from pipelines.index.build import make_context
+from retrievers.generative.training.loop import Loop
 one = Loop._one
 def dying(number):
     steps = iter(range(1, number))
@@ -90,8 +91,8 @@ for number in (2, 15, 26):  # in the first stage, in the midst of an epoch of th
 
 
 def test_new_rows_begin_as_the_tools_name_in_what_is_read_and_in_what_is_said(context: Context, tmp_path: Path) -> None:
-    from retrievers.generative.language_model import LanguageModel, load_model
-    from retrievers.generative.weights import grow
+    from retrievers.generative.decoding.language_model import LanguageModel, load_model
+    from retrievers.generative.training.trainable import grow
 
     untied_lm = save_toy_model(tmp_path / "untied", tied=False)
     arrays = make_kind(toolgen(untied_lm), context).tool_rows(TOOLS, DOCUMENTS)  # type: ignore[attr-defined]

@@ -31,12 +31,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.models import find_model
-from retrievers.dense import DenseKind
-from retrievers.encoder import fingerprint
+from retrievers.dense.encoder import fingerprint
+from retrievers.dense.retriever import DenseKind
 from retrievers.errors import BadInput, IndexBroken, IndexMissing, ModelMismatch
 from retrievers.index import Change, Index, add, build, remove, segments, verify
 from retrievers.index import manifest as manifests
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
 from retrievers.types import Ranking, Tool
 
@@ -504,7 +504,7 @@ def test_a_second_build_of_known_texts_loads_no_model(tmp_path: Path) -> None:
     assert len(encoder.embedded) == 3
     config = tmp_path / "index.yaml"
     config.write_text(f"index: {tmp_path / 'again'}\ncatalogue: {catalogue}\nretrievers: {{dense: {{kind: dense}}}}\n")
-    code = "import sys; from pipelines import cli; print(cli.index(sys.argv[1:]), 'torch' in sys.modules)"
+    code = "import sys; from pipelines.cli import main as cli; print(cli.index(sys.argv[1:]), 'torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, "build", str(config)],
         env={**os.environ, "TOOLREWRITE_CACHE": str(tmp_path / "cache")},

@@ -43,15 +43,15 @@ from doubles import (
 from killing import die_before_step, in_a_child, started
 from waiting import PATIENCE, until
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from pipelines.models import find_model
-from retrievers import encoder
-from retrievers.dense import DenseKind
+from retrievers.dense import encoder
+from retrievers.dense.retriever import DenseKind
 from retrievers.errors import BadInput, IndexMissing, OutOfDisk
+from retrievers.files import writer_lock
 from retrievers.index import Change, Index, add, build, reader, remove, segments, verify, writer
 from retrievers.index import manifest as manifests
-from retrievers.index.files import writer_lock
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
 from retrievers.types import Ranking, Tool
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_masstool import LESSONS, SETTINGS, WIDTH
 
-from pipelines.longer_labels import with_joined
-from retrievers.masstool.again import strangers, together
-from retrievers.masstool.deciding import decide
-from retrievers.masstool.epochs import learn
-from retrievers.masstool.lessons import Labelled, Lessons
+from pipelines.data.label_augmentation import with_joined
 from retrievers.masstool.model import Heads
-from retrievers.tuning.examples import Examples, Labels, TrainingSet
+from retrievers.masstool.training.again import strangers, together
+from retrievers.masstool.training.detection_threshold import decide
+from retrievers.masstool.training.epochs import learn
+from retrievers.masstool.training.tensors import Labelled, Lessons
+from retrievers.training_set import Examples, Labels, TrainingSet
 
 ASKS = tuple(f"please book a table for {number} at place{number}" for number in range(20))
 CHATS = tuple(f"tell me a story about animal{number} and the sea" for number in range(20))
@@ -142,5 +142,5 @@ def test_a_second_run_takes_over_what_dev_chose_and_tells_no_dev_scores() -> Non
 
 def test_a_second_run_never_asks_dev(monkeypatch: pytest.MonkeyPatch) -> None:
     _, first = learn(LESSONS, SETTINGS, None, "cpu", False)
-    monkeypatch.setattr("retrievers.masstool.train.Learning.scores", lambda _: pytest.fail("dev was asked"))
+    monkeypatch.setattr("retrievers.masstool.training.step.Learning.scores", lambda _: pytest.fail("dev was asked"))
     learn(whole(), SETTINGS, None, "cpu", False, first)

@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from retrievers.errors import BadInput
-from retrievers.masstool.aims import Aims
-from retrievers.masstool.ballot import Ballot
+from retrievers.masstool.encoder.losses import Aims
+from retrievers.masstool.encoder.tokens import Tokens, embedded_together, encode
+from retrievers.masstool.encoder.vote_matrix import Ballot
 from retrievers.masstool.graph import make_edges, placed, scene_members, shares, spread
 from retrievers.masstool.settings import Beside, EncoderTuning
-from retrievers.masstool.tokens import Tokens, embedded_together, encode
-from retrievers.settings import DenseTraining
-from retrievers.sources import TrainingSource
-from retrievers.tuning.examples import Examples, Labels, TrainingSet
+from retrievers.settings import DenseTraining, TrainingSource
+from retrievers.training_set import Examples, Labels, TrainingSet
 
 GOLD = ((0, 1), (2,), (1, 3, 4), (0, 1), (5,), (2,))
 DATA = TrainingSet(

@@ -10,12 +10,12 @@ import torch
 from test_masstool import SETTINGS, WIDTH
 
 from retrievers.errors import IndexBroken
-from retrievers.masstool.checkpoints import load, save
-from retrievers.masstool.deciding import decide
-from retrievers.masstool.learned import WEIGHTS, Learned, restore, store
-from retrievers.masstool.lessons import Labelled
+from retrievers.masstool.artifacts import WEIGHTS, Learned, restore, store
+from retrievers.masstool.hashed_words import BUCKETS, STRENGTH, bags, buckets, fit, logits
 from retrievers.masstool.model import Heads
-from retrievers.masstool.words import BUCKETS, STRENGTH, bags, buckets, fit, logits
+from retrievers.masstool.training.checkpoints import load, save
+from retrievers.masstool.training.detection_threshold import decide
+from retrievers.masstool.training.tensors import Labelled
 
 ASKS = [f"please book a table for {number} at place{number}" for number in range(20)]
 CHATS = [f"tell me a story about animal{number} and the sea" for number in range(20)]

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from test_tuning import DATA, SETTINGS
 
 from pipelines.models import find_model
-from retrievers.masstool.joint import Stop, _Joint, tune_jointly
+from retrievers.masstool.encoder.joint_training import Stop, _Joint, tune_jointly
 from retrievers.masstool.settings import Beside
-from retrievers.tuning.examples import Examples, Labels
+from retrievers.training_set import Examples, Labels
 
 FEW = replace(
     DATA,
@@ -68,9 +68,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_weights(tuned: Path, tmp_pa
     code = """
 import os, signal, sys
 sys.path[:0] = [sys.argv[1]]
-import test_masstool_joint as t
+import test_joint_training as t
 from pathlib import Path
-from retrievers.masstool import joint
+from retrievers.masstool.encoder import joint_training as joint
 plain = joint._Joint.epoch
 def epoch(self, number, bar):
     if number == 1:

@@ -14,14 +14,14 @@ from killing import die_before_step, in_a_child
 from masstool_data import SETTINGS, small_set
 
 from retrievers.base import Detector
-from retrievers.encoder import Encoder
+from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput
 from retrievers.index import Index, add, build, confirm, remove, verify
 from retrievers.index import manifest as manifests
-from retrievers.kinds import Context
-from retrievers.masstool.asking import scores
-from retrievers.masstool.learning import embedded
+from retrievers.kind import Context
+from retrievers.masstool.offline_scores import scores
 from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.training.pipeline import embedded
 from retrievers.settings import BM25Settings, DenseSettings
 from retrievers.types import Tool
 
@@ -44,7 +44,7 @@ def own(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_an_index_scores_as_training_did(folder: Path, some_tools: list[Tool], context: Context) -> None:
-    from retrievers.masstool.learned import restore
+    from retrievers.masstool.artifacts import restore
 
     data = small_set(some_tools)
     index = Index(folder, context)

@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional
 
 from retrievers.errors import BadInput
-from retrievers.masstool.asking import scores
-from retrievers.masstool.epochs import learn
 from retrievers.masstool.graph import make_edges, view
-from retrievers.masstool.lessons import Lessons, judge, nearest, nothing
+from retrievers.masstool.offline_scores import scores
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.train import Learning
-from retrievers.sources import TrainingSource
+from retrievers.masstool.training.epochs import learn
+from retrievers.masstool.training.step import Learning
+from retrievers.masstool.training.tensors import Lessons, judge, nearest, nothing
+from retrievers.settings import TrainingSource
 
 TRAIN = MassToolTraining(
     data=(TrainingSource("toy"),), own_labels=0.0, joined_labels=0.0, epochs=4, batch_size=64, learning_rate=3e-3

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retrievers.dense import Dense
-from retrievers.hubs import SMALLEST, Hubs
-from retrievers.kinds import Block
+from retrievers.dense.retriever import Dense
+from retrievers.kind import Block
 from retrievers.rows import Rows
+from retrievers.trust.hubs import SMALLEST, Hubs
 from retrievers.types import Tool
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
-from retrievers.invisible import visible
 from retrievers.lint import lint
 from retrievers.lint.hidden import hidden, stuffed
-from retrievers.screening import Screening
-from retrievers.trust import TrustSettings, guarded
+from retrievers.lint.invisible import visible
+from retrievers.trust.screening import Screening
+from retrievers.trust.tiers import TrustSettings, guarded
 from retrievers.types import Ranking, Tool
 
 

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
+from retrievers.weaver.assignment import Weave, together, weave
+from retrievers.weaver.co_usage import Graph, Usage, co_usage
 from retrievers.weaver.codes import Room, assign, evenness
 from retrievers.weaver.kmeans import kmeans
-from retrievers.weaver.learning import learn
 from retrievers.weaver.quantiser import Quantiser, code_loss, drawn, straight
-from retrievers.weaver.rows import from_books
+from retrievers.weaver.quantiser_training import learn
 from retrievers.weaver.settings import WeaveSettings
 from retrievers.weaver.sinkhorn import plan, prices
-from retrievers.weaver.usage import Graph, Usage, co_usage
-from retrievers.weaver.weave import Weave, together, weave
+from retrievers.weaver.token_init import from_books
 
 SMALL = WeaveSettings(levels=3, codes=4, width=8, hidden=(16,), steps=40, iterations=10)
 NOBODY = co_usage([])
@@ -236,7 +236,7 @@ def test_weaving_in_batches_draws_tools_together_as_well() -> None:
 
 
 def test_codes_that_nobody_uses_come_back_to_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    import retrievers.weaver.learning as learning
+    import retrievers.weaver.quantiser_training as learning
 
     settings = replace(SMALL, uniform=False, collaboration=0.0, codes=16, steps=160)
     collapsed = torch.zeros(16, 8)

@@ -14,14 +14,15 @@ from safetensors.numpy import load_file
 from weaver_toys import QUICK, toolweaver
 
 from retrievers.errors import BadInput
-from retrievers.generative import book as books
-from retrievers.generative.language_model import LanguageModel
-from retrievers.generative.newcomers import RIDGE
+from retrievers.generative import code_table as books
+from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.retriever import Generative
+from retrievers.generative.training.new_tokens import RIDGE
 from retrievers.index import Index, add, build, remove, verify
-from retrievers.index.memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
 from retrievers.index.tools import encode
-from retrievers.kinds import Context, make_kind
+from retrievers.kind import Context
+from retrievers.registry import make_kind
 from retrievers.text import clean, document
 from retrievers.types import Ranking, Tool
 

@@ -24,7 +24,7 @@ from weaver_toys import QUICK, any_set, toolweaver
 from retrievers.base import Retriever
 from retrievers.generative.retriever import Generative
 from retrievers.index import Index, add, build
-from retrievers.kinds import Context
+from retrievers.kind import Context
 from retrievers.settings import BM25Settings, HybridSettings
 from retrievers.types import Tool
 from retrievers.weaver.settings import WeaveSettings

@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 from weaver_toys import QUICK, WEAVE, toolweaver
 
 from retrievers.errors import BadInput
-from retrievers.generative.language_model import LanguageModel
+from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.retriever import Generative
 from retrievers.generative.settings import GenerativeTraining
 from retrievers.index import Index, add, build, remove, verify
-from retrievers.index.memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
 from retrievers.index.tools import encode
-from retrievers.kinds import Context, make_kind
+from retrievers.kind import Context
+from retrievers.registry import make_kind
 from retrievers.text import document
 from retrievers.types import Tool
 
@@ -79,9 +80,9 @@ from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
 import test_weaver_index as t
 from killing import in_a_child
-from pipelines.index import make_context
-from retrievers.generative import weaver_files
-from retrievers.generative.loop import Loop
+from pipelines.index.build import make_context
+from retrievers.weaver import training_files as weaver_files
+from retrievers.generative.training.loop import Loop
 one, write = Loop._one, weaver_files.write
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -17,14 +17,14 @@ import torch
 from killing import started
 from peft import LoraConfig, get_peft_model
 from test_align import QUERIES, _goal, _leg
-from test_vllm_backend import save_model
+from test_vllm_engine import save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import PATIENCE, until
 
-from pipelines.serve import guardian
-from rewrite.align.groups import train_groups
+from pipelines.serve.rewriter import guardian
+from rewrite.align.groups.adapter_rollouts import AdapterServer, persistent
+from rewrite.align.groups.run import train_groups
 from rewrite.align.settings import GrpoSettings, RlooSettings, Rollouts
-from rewrite.align.shipped import AdapterServer, persistent
 from rewrite.errors import BackendDown, Unfit
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")

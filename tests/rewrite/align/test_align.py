@@ -17,15 +17,17 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rewrite.align import dpo, groups
-from rewrite.align.aligned import Goal, Leg
+from rewrite.align import dpo
+from rewrite.align.alignment_trainer import Goal, Leg
 from rewrite.align.best_of_n import train_best_of_n
 from rewrite.align.blends import blended
 from rewrite.align.dpo import sunk, train_dpo
-from rewrite.align.group_trainers import Grouped
-from rewrite.align.groups import train_groups
+from rewrite.align.groups import run as groups
+from rewrite.align.groups.adapter_rollouts import persistent
+from rewrite.align.groups.run import train_groups
+from rewrite.align.groups.trainers import Grouped
 from rewrite.align.pairs import Pair
-from rewrite.align.ppo_run import learning_rate_share, train_ppo
+from rewrite.align.ppo.run import learning_rate_share, train_ppo
 from rewrite.align.query import Query
 from rewrite.align.settings import (
     AlgoSettings,
@@ -36,15 +38,14 @@ from rewrite.align.settings import (
     PpoSettings,
     RlooSettings,
 )
-from rewrite.align.shared_prompts import Shared
-from rewrite.align.shipped import persistent
-from rewrite.backends.decoding import Decoding
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.errors import BackendDown, Interrupted, Unfit
 from rewrite.settings import LoraSettings
+from rewrite.sft.dev_eval_trainer import Task
 from rewrite.sft.examples import Example
-from rewrite.sft.judged import Task
-from rewrite.sft.running import Trained, load_policy
+from rewrite.sft.run import Trained, load_policy
+from rewrite.speedups.decoding import Decoding
+from rewrite.speedups.shared_prompts import Shared
 from rewrite.template import Template
 from rewrite.types import Answer, Rewrite
 

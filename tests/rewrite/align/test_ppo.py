@@ -10,8 +10,8 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from rewrite.align.gae import adapted, advantages, policy_loss, value_loss
-from rewrite.align.ppo import ActorCritic, Ppo
+from rewrite.align.ppo.advantages import adapted, advantages, policy_loss, value_loss
+from rewrite.align.ppo.trainer import ActorCritic, Ppo
 from rewrite.align.settings import PpoSettings
 
 END, PAD, WORDS, STEPS = 0, 1, 6, 50

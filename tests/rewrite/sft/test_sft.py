@@ -22,9 +22,9 @@ from rewrite.folder import Card, open_folder, save_folder
 from rewrite.merge import merge
 from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
+from rewrite.sft.dev_eval_trainer import Task
 from rewrite.sft.examples import Example
-from rewrite.sft.judged import Task
-from rewrite.sft.running import load_policy, without_padding_mask
+from rewrite.sft.run import load_policy, without_padding_mask
 from rewrite.sft.train import Trained, train
 from rewrite.template import Template
 from rewrite.types import Rewrite

@@ -17,14 +17,14 @@ from waiting import Clock
 from rewrite.errors import Unfit
 from rewrite.folder import disk_errors
 from rewrite.settings import LoraSettings, SftSettings
-from rewrite.sft import watch
+from rewrite.sft import callbacks as watch
+from rewrite.sft.callbacks import Rhythm, Stopper
 from rewrite.sft.checkpoints import is_done, last, remove_torn
 from rewrite.sft.estimate import estimate
 from rewrite.sft.examples import Example, mix
-from rewrite.sft.journal import Journal
+from rewrite.sft.metrics_log import Journal
 from rewrite.sft.reporting import KNOWN, check_reporters
 from rewrite.sft.rows import make_rows
-from rewrite.sft.watch import Rhythm, Stopper
 from rewrite.template import Template
 from rewrite.types import Rewrite
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from rewrite.backends import decoding, in_process
-from rewrite.backends.decoding import Decoding, can_record, choose, different, half_copy
+from rewrite.backends import in_process
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.settings import Sampling, TransformersSettings
+from rewrite.speedups import decoding
+from rewrite.speedups.decoding import Decoding, can_record, choose, different, half_copy
 from rewrite.types import Prompt
 
 PROMPTS: list[Prompt] = [

@@ -13,8 +13,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel
 from trl.trainer.utils import add_fused_lm_head
 
-from rewrite.align.turned import turn, turn_rows
-from rewrite.sft.running import load_policy
+from rewrite.sft.run import load_policy
+from rewrite.speedups.right_padding import turn, turn_rows
 
 LEFT, PROMPTS, ANSWERS, WIDTH = [0, 5, 2], [6, 1, 4], [4, 1, 3], 10
 """Padding in front, tokens of the prompt and of the answer, of three rows; answers begin in one column."""

@@ -32,9 +32,9 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from rewrite.align.shared_prompts import Shared, can_share, regrouped, share_prompts
-from rewrite.align.turned import turn_rows
-from rewrite.sft.running import load_policy
+from rewrite.sft.run import load_policy
+from rewrite.speedups.right_padding import turn_rows
+from rewrite.speedups.shared_prompts import Shared, can_share, regrouped, share_prompts
 
 WIDTH, KEPT = 7, 4
 PROMPTS = [7, 3, 7, 3, 7, 5]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import Running
+from serving import Running
 
 Serve = Callable[..., Running]
 ADMIN = {"admin": True, "anonymous": ["search", "write", "admin"]}

@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from conftest import Running
 from doubles import changed, plain_context, varied_tools
+from serving import Running
 from waiting import until
 
-from pipelines.serve.feedback import read_feedback
+from pipelines.serve.catalogue.feedback import read_feedback
 from retrievers.index import Index, add, verify
 
 Serve = Callable[..., Running]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running
 from mcp_servers import ToolShop, over_http
+from serving import Running
 from waiting import until
 
 Serve = Callable[..., Running]

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 from scripted import check_tool
+from serving import Running
 
-from pipelines.serve.argument_schemas import arguments_of, renamed
-from pipelines.serve.definitions import FORMATS
-from pipelines.serve.legal_names import LegalNames
+from pipelines.serve.formats.argument_schemas import arguments_of, renamed
+from pipelines.serve.formats.definitions import FORMATS
+from pipelines.serve.formats.legal_names import LegalNames
 from retrievers.types import Parameter, Tool
 
 Serve = Callable[..., Running]

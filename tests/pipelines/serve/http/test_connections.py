@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from conftest import Running, rewriter
 from doubles import ModelServer, Reply
+from serving import Running, rewriter
 
-from pipelines.serve import endpoints
-from pipelines.serve.breaker import Breaker
-from pipelines.serve.endpoints import ServerEndpoint, open_clients
+from pipelines.serve.rewriter import endpoints
+from pipelines.serve.rewriter.breaker import Breaker
+from pipelines.serve.rewriter.endpoints import ServerEndpoint, open_clients
 
 Serve = Callable[..., Running]
 

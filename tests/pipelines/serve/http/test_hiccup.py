@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from conftest import Running, rewriter
 from doubles import ModelServer
+from serving import Running, rewriter
 from waiting import until
 
-from pipelines.serve.breaker import Breaker
+from pipelines.serve.rewriter.breaker import Breaker
 
 Serve = Callable[..., Running]
 

@@ -11,15 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Running, rewriter, running
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 from hostile import CASES, GROUPS, Case, table
+from paths import ROOT
+from serving import Running, rewriter, running
 from waiting import PATIENCE
 
-from pipelines.serve.keys import digest, make_key
+from pipelines.serve.http.keys import digest, make_key
 from retrievers.index import build, verify
 
-DOCS = Path(__file__).parents[2] / "docs" / "hostile.md"
+DOCS = ROOT / "docs" / "hostile.md"
 KEYS = {scope: make_key()[0] for scope in ("search", "write", "admin")}
 
 

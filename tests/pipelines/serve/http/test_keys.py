@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Running, rewriter
 from doubles import ModelServer
+from serving import Running, rewriter
 from waiting import PATIENCE, until
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from pipelines.config import ConfigError, parse
 from pipelines.serve.errors import Refusal
-from pipelines.serve.keys import Caller, Gate, digest, make_key
+from pipelines.serve.http.keys import Caller, Gate, digest, make_key
 from pipelines.serve.settings import KeySettings, ServeConfig
 
 Serve = Callable[..., Running]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import schemathesis
-from conftest import Running, running
 from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
+from serving import Running, running
 
 CHECKED = [
     "not_a_server_error",
@@ -27,7 +27,7 @@ CHECKED = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    from conftest import rewriter
+    from serving import rewriter
 
     from retrievers.index import build
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, rewriter
 from doubles import BM25_ONLY, QUERIES, ModelServer, plain_context, varied_tools
+from serving import Running, rewriter
 
-from pipelines.index import make_context
+from pipelines.context import make_context
 from pipelines.search import ToolSearch
 from retrievers.index import Index, build
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RewriteFusion

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import Running
+from paths import ROOT
+from serving import Running
 
-from pipelines.serve.feedback import read_feedback
+from pipelines.serve.catalogue.feedback import read_feedback
 
 Serve = Callable[..., Running]
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from mcp_servers import ToolShop, over_http
+from paths import SUPPORT
 
-from pipelines import cli
+from pipelines.cli import main as cli
 from retrievers.catalogue import read_catalogue
 
-SHOP = shlex.join([sys.executable, str(Path(__file__).parent / "mcp_servers.py")])
+SHOP = shlex.join([sys.executable, str(SUPPORT / "mcp_servers.py")])
 
 
 def test_all_pages_of_a_server_become_a_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from conftest import Running
 from mcp_servers import ToolShop, over_http
+from paths import SUPPORT
+from serving import Running
 from waiting import until
 
 Serve = Callable[..., Running]
@@ -92,7 +92,7 @@ def test_news_is_taken_up_without_waiting_for_the_next_look(serve: Serve) -> Non
 
 
 def test_a_command_is_followed_too(serve: Serve) -> None:
-    command = [sys.executable, str(Path(__file__).parent / "mcp_servers.py"), "mend", "wash"]
+    command = [sys.executable, str(SUPPORT / "mcp_servers.py"), "mend", "wash"]
     server = serve(mcp=[{"name": "mine", "command": command}])
     until(lambda: bool(held(server, "mine")))
     assert held(server, "mine") == {"mine/mend", "mine/wash"}

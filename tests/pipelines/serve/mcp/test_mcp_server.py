@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from conftest import Running
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from paths import ROOT
+from serving import Running
 
-from pipelines.serve.keys import make_key
+from pipelines.serve.http.keys import make_key
 
 Serve = Callable[..., Running]
 MODES = ("auto", "legacy")
@@ -124,10 +125,8 @@ def test_no_stream_no_foreign_page_no_query_in_the_log(serve: Serve, caplog: pyt
 def test_by_standard_input_and_output(index: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(f"index: {index}\nretriever: bm25\nanonymous: [search]\n")
-    started = "import sys; from pipelines.cli import serve; sys.exit(serve(sys.argv[1:]))"
-    command = StdioServerParameters(
-        command=sys.executable, args=["-c", started, "mcp", str(config)], cwd=Path(__file__).parents[2]
-    )
+    started = "import sys; from pipelines.cli.main import serve; sys.exit(serve(sys.argv[1:]))"
+    command = StdioServerParameters(command=sys.executable, args=["-c", started, "mcp", str(config)], cwd=ROOT)
 
     async def work(client: Client) -> Any:
         found = await client.call_tool("search_tools", {"query": "weather", "k": 2})

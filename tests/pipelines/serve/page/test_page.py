@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from browsing import CONTRAST, NAMELESS, chromium, needs_chromium, served, tab
-from conftest import PATIENT, rewriter, running
 from doubles import BM25_ONLY, ModelServer, plain_context
+from serving import PATIENT, rewriter, running
 from waiting import PATIENCE, until
 
 from pipelines.report import render
 from pipelines.report.data import ReportData
-from pipelines.serve.keys import digest, make_key
+from pipelines.serve.http.keys import digest, make_key
 from retrievers.index import build
 from retrievers.types import Parameter, Tool
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Running
+from serving import Running
 
 from pipelines.config import ConfigError, parse
 from pipelines.serve.page.assets import FOLDER

@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from conftest import PATIENT, Running, rewriter, running
 from doubles import BM25_ONLY, ModelServer, Reply, completion, plain_context, varied_tools
+from serving import PATIENT, Running, rewriter, running
 from waiting import PATIENCE, Clock, until
 
-from pipelines.serve.breaker import Breaker
+from pipelines.serve.rewriter.breaker import Breaker
 from retrievers.index import build
 
 Serve = Callable[..., Running]
@@ -39,7 +39,7 @@ def not_yet() -> Iterator[None]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The breakers' time, which passes when the test says so."""
     made = Clock()
-    monkeypatch.setattr("pipelines.serve.models.Breaker", partial(Breaker, clock=made))
+    monkeypatch.setattr("pipelines.serve.rewriter.engines.Breaker", partial(Breaker, clock=made))
     return made
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, rewriter, running, save_rewriter
 from doubles import ModelServer, plain_context, varied_tools
+from serving import Running, rewriter, running, save_rewriter
 from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.models import Models
-from pipelines.serve.rewriter_settings import InProcess, ServedRewriter
-from pipelines.serve.rewriting import Rewriting
+from pipelines.serve.rewriter.engines import Models
+from pipelines.serve.rewriter.rewriting import Rewriting
+from pipelines.serve.rewriter.settings import InProcess, ServedRewriter
 from retrievers.index import build
 from retrievers.settings import BM25Settings, HybridSettings
 from rewrite.settings import RulesSettings, Sampling
@@ -145,7 +145,7 @@ def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_sa
 def test_where_vllm_is_not_installed_it_says_so_and_goes_on(
     serve: Serve, tiny_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pipelines.serve.models.installed", lambda: False)
+    monkeypatch.setattr("pipelines.serve.rewriter.engines.installed", lambda: False)
     save_rewriter(tiny_lm, tmp_path / "rewriter", 1)
     server = serve(**config(tiny_lm, tmp_path / "rewriter", "vllm"))
     assert "vLLM is not installed" in caplog.text

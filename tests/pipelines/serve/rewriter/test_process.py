@@ -13,14 +13,14 @@ import httpx
 import psutil
 import pytest
 import yaml
-from conftest import PATIENT, rewriter
 from doubles import ModelServer
 from killing import started
 from processes import served
+from serving import PATIENT, rewriter
 from waiting import PATIENCE, listens, until
 
-from pipelines import cli
-from pipelines.serve import guardian
+from pipelines.cli import main as cli
+from pipelines.serve.rewriter import guardian
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

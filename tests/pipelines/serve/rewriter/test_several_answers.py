@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, rewriter, save_rewriter
 from doubles import ModelServer, Reply, completion
+from serving import Running, rewriter, save_rewriter
 
 from pipelines.batch.api import run
 from pipelines.batch.settings import BatchConfig

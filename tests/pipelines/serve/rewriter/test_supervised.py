@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.serve import vllm_process
-from pipelines.serve.rewriter_settings import ManagedVllm
-from pipelines.serve.vllm_process import KEY_VARIABLE, VllmProcess
+from pipelines.serve.rewriter import vllm_process
+from pipelines.serve.rewriter.settings import ManagedVllm
+from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, VllmProcess
 
 CHILD = """
 import os, sys, threading, time

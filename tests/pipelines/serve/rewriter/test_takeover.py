@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, rewriter
 from doubles import ModelServer, Reply
+from serving import Running, rewriter
 from waiting import until
 
 from rewrite.folder import CARD, Card
@@ -93,7 +93,7 @@ def place(
     serve: Serve, versions: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
     monkeypatch.setattr("pipelines.serve.gateway.RETRY", 0.1)
-    monkeypatch.setattr("pipelines.serve.models.RETRY", 0.1)
+    monkeypatch.setattr("pipelines.serve.rewriter.engines.RETRY", 0.1)
     servers = [AdapterServer() for _ in range(request.param)]
     made = Place(serve, versions, tmp_path / "rewriter", servers)
     yield made

@@ -22,9 +22,9 @@ from killing import started
 from processes import CODE
 from waiting import PATIENCE, until
 
-from pipelines.index import sample_folder
+from pipelines.data.sample_data import sample_folder
 from retrievers.catalogue import read_catalogue
-from retrievers.encoder import fingerprint
+from retrievers.dense.encoder import fingerprint
 from retrievers.index import build
 from rewrite.folder import Card, save_folder
 from rewrite.template import Template

@@ -1,0 +1,1 @@
+"""Commands: parsers, one file of handlers per command, exit codes."""

@@ -1,0 +1,12 @@
+"""The context that commands give to retrievers: model lookup, cache, device, engine."""
+
+from __future__ import annotations
+
+from pipelines.models import cache_folder, find_model
+from pipelines.vllm_engine import vllm
+from retrievers.kind import Context
+
+
+def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
+    """The world as the commands see it."""
+    return Context(find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm)

@@ -1,0 +1,1 @@
+"""Data sets: reading, splits, labels, training sets, TREC files."""

@@ -1,0 +1,1 @@
+"""Evaluation: systems x metrics, significance, published figures."""

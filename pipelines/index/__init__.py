@@ -1,0 +1,1 @@
+"""Index builds: config, defaults, training summary, ablation."""

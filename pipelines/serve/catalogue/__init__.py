@@ -1,0 +1,1 @@
+"""The live catalogue behind the server."""

@@ -1,0 +1,1 @@
+"""Tool definitions in the formats of LLM clients."""

@@ -1,0 +1,1 @@
+"""MCP: server, client, following remote servers."""

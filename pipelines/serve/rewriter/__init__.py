@@ -1,0 +1,1 @@
+"""The rewriter behind the server: engines, vLLM process, breaker, cache."""

@@ -1,0 +1,1 @@
+"""Training of rewriters: targets, SFT, alignment, utterances."""

@@ -1,0 +1,1 @@
+"""Targets: what a rewriter should answer."""

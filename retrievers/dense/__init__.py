@@ -1,0 +1,1 @@
+"""Dense retrieval: encoder, embeddings, approximate search, Milvus, tuning."""

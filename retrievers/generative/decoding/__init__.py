@@ -1,0 +1,1 @@
+"""Constrained decoding of tool codes."""

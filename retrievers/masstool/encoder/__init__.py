@@ -1,0 +1,1 @@
+"""Joint tuning of MassTool's encoder."""

@@ -1,0 +1,1 @@
+"""Training of MassTool's heads."""

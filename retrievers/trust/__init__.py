@@ -1,0 +1,1 @@
+"""Which tools to trust: tiers, screening, hubs."""

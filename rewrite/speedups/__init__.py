@@ -1,0 +1,1 @@
+"""Faster generation and scoring; each can be switched off."""
