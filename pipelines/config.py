@@ -6,16 +6,19 @@ import argparse
 import dataclasses
 import difflib
 import math
+import operator
 import re
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import yaml
+from annotated_types import Ge, Gt, Interval, Le, Lt
 
+from pipelines.renamed_keys import RENAMED_KEYS
 from retrievers.errors import BadInput
 
 Config = TypeVar("Config")
@@ -159,6 +162,8 @@ class _Builder:
 
     def value(self, kind: Any, data: Any, at: Path_) -> Any:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin is Annotated:
+            return self._in_range(self.value(arguments[0], data, at), arguments[1:], at)
         if dataclasses.is_dataclass(kind):
             return self._dataclass(kind, data, at)
         if origin in (Union, types.UnionType):
@@ -176,6 +181,15 @@ class _Builder:
                 raise self.fail(at, f"{_dotted(at)} must hold keys, not {data!r}")
             return {key: self.value(arguments[1], item, (*at, key)) for key, item in data.items()}
         return self._scalar(kind, data, at)
+
+    def _in_range(self, value: Any, bounds: Sequence[Any], at: Path_) -> Any:
+        """Checks the range that a field's annotation states: the one place where ranges are checked."""
+        for bound in (one for group in bounds for one in (group if isinstance(group, Interval) else (group,))):
+            holds, words = _BOUNDS[type(bound)]
+            limit = next(iter(vars(bound).values()))
+            if not holds(value, limit):
+                raise self.fail(at, f"{_dotted(at)} must be {words} {limit:g}, got {value:g}")
+        return value
 
     def _scalar(self, kind: Any, data: Any, at: Path_) -> Any:
         if kind is Any or (kind is not float and type(data) is kind):
@@ -202,11 +216,12 @@ class _Builder:
     def _dataclass(self, kind: Any, data: Any, at: Path_) -> Any:
         if not isinstance(data, dict):
             raise self.fail(at, f"{_dotted(at)} must hold keys, not {data!r}")
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, include_extras=True)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         for key in data:
             if key not in fields:
-                raise self.fail((*at, key), f"unknown key {_dotted((*at, key))}{_nearest(key, list(fields))}")
+                known = [RENAMED_KEYS[key]] if RENAMED_KEYS.get(key) in fields else list(fields)
+                raise self.fail((*at, key), f"unknown key {_dotted((*at, key))}{_nearest(key, known)}")
         needed = [
             name
             for name, field in fields.items()
@@ -229,6 +244,12 @@ class _Builder:
         return self.fail(at, f"{_dotted(at)} cannot be {data!r}{_nearest(str(data), known)}")
 
 
+_BOUNDS: dict[type, tuple[Callable[[Any, Any], bool], str]] = {
+    Ge: (operator.ge, "at least"),
+    Gt: (operator.gt, "more than"),
+    Le: (operator.le, "at most"),
+    Lt: (operator.lt, "less than"),
+}
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 _SPOKEN = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -238,5 +259,5 @@ def _dotted(at: Path_) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = known if len(known) == 1 else difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""What `torchrun` starts in every process of tests/pipelines/train/test_two_processes.py: commands, and a note of what they did.
+"""Runs commands in every process that `torchrun` starts, and notes what they did (tests/pipelines/train).
 
 usage: launched.py NOTES RUNS, where RUNS is a JSON list of command lines of rewrite-train
 """
