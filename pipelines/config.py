@@ -186,7 +186,7 @@ class _Builder:
         """Checks the range that a field's annotation states: the one place where ranges are checked."""
         for bound in (one for group in bounds for one in (group if isinstance(group, Interval) else (group,))):
             holds, words = _BOUNDS[type(bound)]
-            limit = next(iter(vars(bound).values()))
+            limit = getattr(bound, type(bound).__name__.lower())
             if not holds(value, limit):
                 raise self.fail(at, f"{_dotted(at)} must be {words} {limit:g}, got {value:g}")
         return value
