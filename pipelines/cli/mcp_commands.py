@@ -61,8 +61,8 @@ async def _asked(source: McpSource, seconds: float) -> dict[str, Any]:
     """The server's list as it would answer to tools/list, all pages in one, with its name."""
     import httpx
 
+    from pipelines.serve.catalogue.mcp_client import connected, failed, listed
     from pipelines.serve.errors import Refusal
-    from pipelines.serve.mcp.client import connected, failed, listed
     from pipelines.serve.settings import Imports
 
     try:

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from pipelines import config as configs
-from pipelines.serve.http.keys import make_key
+from pipelines.serve.keys import make_key
 from pipelines.serve.settings import ServeConfig
 from rewrite.errors import Unfit
 
@@ -18,7 +18,7 @@ def serve(arguments: argparse.Namespace) -> int:
         return 0
     try:
         from pipelines.serve.gateway import Gateway
-        from pipelines.serve.http.server import Server, check_port
+        from pipelines.serve.server import Server, check_port
     except ModuleNotFoundError as error:
         raise Unfit(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
     check_port(config)

@@ -13,7 +13,7 @@ from pipelines.serve import tracing
 from pipelines.serve.catalogue.admission import Admission
 from pipelines.serve.catalogue.batcher import Batcher
 from pipelines.serve.catalogue.opening import open_catalogue, open_feedback
-from pipelines.serve.http.keys import Gate
+from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.engines import RETRY, Models
 from pipelines.serve.rewriter.rewriting import Rewriting
@@ -61,7 +61,7 @@ class Gateway:
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
         if self.config.mcp:
-            from pipelines.serve.mcp.follow import Follower
+            from pipelines.serve.catalogue.mcp_sync import Follower
 
             for source in self.config.mcp:
                 follower = Follower(source, self.config.imports, self.admission.put, self.admission)

@@ -14,7 +14,7 @@ from waiting import PATIENCE, until
 
 from pipelines.config import parse
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http.server import Server
+from pipelines.serve.server import Server
 from pipelines.serve.settings import ServeConfig
 from retrievers.dense.encoder import fingerprint
 from rewrite.folder import Card, save_folder

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.serve.catalogue.held import Held, HeldTools
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
+from pipelines.serve.catalogue.quarantine import Held, HeldTools
 from pipelines.serve.errors import Refusal
 from retrievers.errors import BadInput
 from retrievers.index import Change

@@ -29,7 +29,7 @@ def open_catalogue(config: ServeConfig, context: Context, metrics: Metrics, phra
         index = Index(index_folder(config.index), context)
         return LiveCatalogue(index, config.retriever, metrics, phrasing)
     try:
-        from pipelines.serve.catalogue.database import SharedCatalogue
+        from pipelines.serve.catalogue.shared_catalogue import SharedCatalogue
     except ModuleNotFoundError as error:
         raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     return SharedCatalogue(config.database, config.retriever, context, metrics, phrasing)
@@ -41,6 +41,6 @@ def open_feedback(config: ServeConfig) -> Feedback | None:
         return FeedbackLog(Path(config.feedback).expanduser())
     if config.database is None or not config.database.feedback:
         return None
-    from pipelines.serve.catalogue.database import SharedFeedback
+    from pipelines.serve.catalogue.shared_catalogue import SharedFeedback
 
     return SharedFeedback(config.database)

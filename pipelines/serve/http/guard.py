@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from pipelines.serve.errors import Refusal, overloaded
-from pipelines.serve.http.keys import Caller, Gate
+from pipelines.serve.keys import Caller, Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import Limits
 from pipelines.serve.tracing import span

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http.keys import Caller
+from pipelines.serve.keys import Caller
 from pipelines.serve.schemas import search as wire
 from pipelines.serve.schemas import state as state_wire
 from pipelines.serve.settings import Scope

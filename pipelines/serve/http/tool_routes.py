@@ -13,9 +13,9 @@ from fastapi import APIRouter, Path, Query, Response
 from pipelines.serve.catalogue.admission import Admitted
 from pipelines.serve.catalogue.fetch import fetch_tools
 from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.routes import BODY, Parts, Who, allow, errors, models, reply
-from pipelines.serve.mcp.client import fetch_mcp_tools
 from pipelines.serve.mcp.settings import McpSource
 from pipelines.serve.schemas import search as wire
 from pipelines.serve.schemas import state as state_wire

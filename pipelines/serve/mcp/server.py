@@ -22,8 +22,8 @@ from pipelines.serve.errors import Refusal
 from pipelines.serve.formats.definitions import mcp_tool
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http.guard import Receive, Scope, Send, error_body
-from pipelines.serve.http.keys import Caller
 from pipelines.serve.http.routes import allow, checked, log
+from pipelines.serve.keys import Caller
 from pipelines.serve.mcp.schemas import FoundTools, GetTool, SearchTools, ToolDefinition
 from pipelines.serve.schemas import search as wire
 

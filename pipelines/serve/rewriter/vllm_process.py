@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from pipelines.serve.rewriter import guardian
+from pipelines.serve.rewriter import child_guard
 from pipelines.serve.rewriter.settings import ManagedVllm
 
 KEY_VARIABLE = "TOOLREWRITE_VLLM_KEY"
@@ -113,7 +113,7 @@ class VllmProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
-                guardian.__file__,
+                child_guard.__file__,
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
@@ -155,9 +155,9 @@ class VllmProcess:
         if process is None or process.returncode is not None:
             return
         if process.stdin is not None:
-            process.stdin.close()  # the guardian hears it, and ends everything
+            process.stdin.close()  # child_guard hears it, and ends everything
         try:
-            await asyncio.wait_for(process.wait(), guardian.PATIENCE + 5.0)
+            await asyncio.wait_for(process.wait(), child_guard.PATIENCE + 5.0)
         except TimeoutError:
             process.kill()
 

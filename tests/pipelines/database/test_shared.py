@@ -28,7 +28,7 @@ from pipelines.database.replica import Replica
 from pipelines.database.session import Database
 from pipelines.database.settings import DatabaseSettings
 from pipelines.database.transfer import pull_feedback, push
-from pipelines.serve.catalogue import database as following
+from pipelines.serve.catalogue import shared_catalogue as following
 from retrievers.errors import StoreDown
 from retrievers.index import Index, build
 from retrievers.index.in_memory import MemoryIndex

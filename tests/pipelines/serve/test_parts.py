@@ -20,8 +20,8 @@ from pipelines.serve.catalogue.feedback import FeedbackLog, read_feedback
 from pipelines.serve.catalogue.fetch import checked, public
 from pipelines.serve.errors import Refusal, Trouble
 from pipelines.serve.http.guard import _host
-from pipelines.serve.http.keys import Gate, make_key
 from pipelines.serve.http.tool_routes import made, shown
+from pipelines.serve.keys import Gate, make_key
 from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.cache import RewriteCache
 from pipelines.serve.rewriter.endpoints import read_completion

@@ -21,7 +21,7 @@ from test_vllm_engine import save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import PATIENCE, until
 
-from pipelines.serve.rewriter import guardian
+from pipelines.serve.rewriter import child_guard
 from rewrite.align.groups.adapter_rollouts import AdapterServer, persistent
 from rewrite.align.groups.run import train_groups
 from rewrite.align.settings import GrpoSettings, RlooSettings, Rollouts
@@ -59,8 +59,8 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         except httpx.HTTPError:
             return False
 
-    # The guardian ends vLLM and its children even where pytest itself is killed.
-    command = [sys.executable, "-I", guardian.__file__, sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    # child_guard ends vLLM and its children even where pytest itself is killed.
+    command = [sys.executable, "-I", child_guard.__file__, sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     with (
         httpx.Client(trust_env=False) as client,
         log.open("wb") as output,

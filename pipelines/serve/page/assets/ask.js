@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { $, el, fill, foreign, trouble } from "./dom.js";
-import { detection, rewrites, times } from "./happened.js";
+import { detection, rewrites, times } from "./outcome.js";
 import { moved, rankings, summary } from "./rankings.js";
 
 const DEPTH = 50; // asked for, so that a tool that left the first places can be told where it went
@@ -157,7 +157,7 @@ function draw(state) {
   const prints = Object.entries(fingerprints).filter(([, print]) => print);
   fill(
     $("answer"),
-    el("div", { class: "happened" }, detection(state), rewrites(state), times(state)),
+    el("div", { class: "outcome" }, detection(state), rewrites(state), times(state)),
     rankings(state),
     el("p", { class: "prints" }, prints.flatMap(([what, print], place) => [place ? " · " : "", `${what} `, foreign(print)])),
   );

@@ -17,7 +17,7 @@ from paths import ROOT
 from serving import Running, rewriter, running
 from waiting import PATIENCE
 
-from pipelines.serve.http.keys import digest, make_key
+from pipelines.serve.keys import digest, make_key
 from retrievers.index import build, verify
 
 DOCS = ROOT / "docs" / "hostile.md"

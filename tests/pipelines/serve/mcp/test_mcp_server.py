@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from paths import ROOT
 from serving import Running
 
-from pipelines.serve.http.keys import make_key
+from pipelines.serve.keys import make_key
 
 Serve = Callable[..., Running]
 MODES = ("auto", "legacy")

@@ -17,7 +17,7 @@ from waiting import PATIENCE, until
 
 from pipelines.report import render
 from pipelines.report.data import ReportData
-from pipelines.serve.http.keys import digest, make_key
+from pipelines.serve.keys import digest, make_key
 from retrievers.index import build
 from retrievers.types import Parameter, Tool
 
@@ -118,7 +118,7 @@ def test_a_request_shows_rewrites_both_rankings_what_moved_and_the_time(browser:
         at.ask(SISTER)
         page.wait_for_selector(".compared")
         assert at.texts(".lines li") == ["forecast of the weather next days", "whether a flight lands in time"]
-        assert "Not checked" in page.inner_text(".happened")
+        assert "Not checked" in page.inner_text(".outcome")
         asked = {"utterance": SISTER, "k": 50}
         raw, final = (
             httpx.post(f"{url}/v1/search", json={**asked, "rewrite": mode}, timeout=PATIENCE, trust_env=False).json()
@@ -166,7 +166,7 @@ def test_an_answer_that_cannot_be_used_and_a_server_that_is_gone_are_told(
         page.fill("#utterance", "weather")
         page.press("#utterance", "Enter")
         page.wait_for_selector(".column .tool")
-        assert "No rewriter here" in page.inner_text(".happened")
+        assert "No rewriter here" in page.inner_text(".outcome")
     page.fill("#utterance", "weather again")
     page.press("#utterance", "Enter")
     page.wait_for_selector("#answer .trouble")
@@ -221,7 +221,7 @@ def test_what_a_detector_says_is_told(browser: Any, url: str) -> None:
             page.wait_for_selector(".steps")
             at.ask(f"weather {needs}")
             page.wait_for_selector(".compared")
-            assert said in page.inner_text(".happened")
+            assert said in page.inner_text(".outcome")
             page.unroute("**/v1/search")
 
 

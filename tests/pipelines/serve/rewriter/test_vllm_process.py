@@ -102,7 +102,8 @@ class Served:
         return [
             each
             for each in psutil.Process(self.process.pid).children(recursive=True)
-            if "vllm.entrypoints.openai.api_server" in each.cmdline() and "guardian.py" not in " ".join(each.cmdline())
+            if "vllm.entrypoints.openai.api_server" in each.cmdline()
+            and "child_guard.py" not in " ".join(each.cmdline())
         ]
 
 

@@ -1,6 +1,6 @@
 """Runs a command and sees to it that nothing of it outlives whoever started this: not by kill -9 either.
 
-    python guardian.py COMMAND...
+    python child_guard.py COMMAND...
 
 The command gets a process group of its own. When standard input ends, which it does when the parent dies however it
 dies, the whole group is ended; when the command ends, what it left behind is. Stdlib only: this is run as a file.

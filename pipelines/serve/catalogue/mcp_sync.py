@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import mcp_types as types
 from mcp import Client
 
+from pipelines.serve.catalogue.mcp_client import connected, failed, tools_of
 from pipelines.serve.errors import Refusal
-from pipelines.serve.mcp.client import connected, failed, tools_of
 from pipelines.serve.mcp.settings import McpSource
 from pipelines.serve.settings import Imports
 from retrievers.types import Tool

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http import held_routes, routes, tool_routes
+from pipelines.serve.http import quarantine_routes, routes, tool_routes
 from pipelines.serve.http.guard import App, Guard, error_body, refusal_headers
 from pipelines.serve.http.routes import Parts, Who, allow, errors, reply
 from pipelines.serve.mcp.server import McpDoor
@@ -67,7 +67,7 @@ def make_app(gateway: Gateway) -> App:
         api.include_router(data_routes.router)
     if gateway.config.admin:
         api.include_router(tool_routes.admin)
-        api.include_router(held_routes.admin)
+        api.include_router(quarantine_routes.admin)
     api.router.routes.append(mcp.route)
     _errors(api)
     document = _document(api, gateway)

@@ -16,7 +16,7 @@ from waiting import PATIENCE, until
 from pipelines.cli import main as cli
 from pipelines.config import ConfigError, parse
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.keys import Caller, Gate, digest, make_key
+from pipelines.serve.keys import Caller, Gate, digest, make_key
 from pipelines.serve.settings import KeySettings, ServeConfig
 
 Serve = Callable[..., Running]

@@ -20,7 +20,7 @@ from serving import PATIENT, rewriter
 from waiting import PATIENCE, listens, until
 
 from pipelines.cli import main as cli
-from pipelines.serve.rewriter import guardian
+from pipelines.serve.rewriter import child_guard
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -82,7 +82,7 @@ def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("how", ["kill -9 of the parent", "the parent lets go", "the child ends"])
 def test_nothing_outlives_the_one_who_started_it(tmp_path: Path, how: str) -> None:
-    """A child with a child of its own, as vLLM has; the guardian between them and their starter."""
+    """A child with a child of its own, as vLLM has; child_guard between them and their starter."""
     ends = how == "the child ends"
     inner = f"""
 import pathlib, subprocess, sys, time
@@ -94,7 +94,7 @@ sys.exit(3)
 """
     parent = f"""
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-I", {guardian.__file__!r}, sys.executable, "-c", {inner!r}],
+child = subprocess.Popen([sys.executable, "-I", {child_guard.__file__!r}, sys.executable, "-c", {inner!r}],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import uvicorn
 
+from pipelines.serve.app import make_app
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http.app import make_app
 from pipelines.serve.settings import ServeConfig
 from retrievers.errors import BadInput
 
