@@ -26,8 +26,8 @@ from retrievers.dense.encoder import Encoder
 from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.decoding.trie import Trie
 from retrievers.text import clean, document
-from retrievers.weaver.assignment import weave
 from retrievers.weaver.co_usage import co_usage
+from retrievers.weaver.code_assignment import weave
 from retrievers.weaver.settings import WeaveSettings
 
 BYTES = 4

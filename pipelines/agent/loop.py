@@ -9,10 +9,10 @@ from typing import Any
 
 from pipelines.agent.world import run_tool
 from retrievers.base import Retriever
+from retrievers.generative.chat_format import Frames, Turn
 from retrievers.generative.decoding.free_text import Speech
 from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.decoding.local_model import Vocabulary
-from retrievers.generative.prompts import Frames, Turn
 from retrievers.generative.retriever import Generative
 from retrievers.generative.trajectories import ANSWER, TOOL, dumped, shown, told
 from retrievers.types import Tool, ToolId

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import config as configs
-from pipelines.batch.components import Plan, make_plan
 from pipelines.batch.engines import Engine, Local
 from pipelines.batch.job import Job, Places
 from pipelines.batch.outputs import make_output
+from pipelines.batch.plan import Plan, make_plan
 from pipelines.batch.rows import RowReader
 from pipelines.batch.settings import BatchConfig
 from pipelines.batch.sources import Piped, Source, open_source

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.batch.components import Plan, load
+from pipelines.batch.answer_cache import Answers
 from pipelines.batch.expand import Done, Expander
-from pipelines.batch.known_answers import Answers
+from pipelines.batch.plan import Plan, load
 from pipelines.batch.rows import RowReader
 from pipelines.batch.sources import Chunk, Chunked
 

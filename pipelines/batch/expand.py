@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from pipelines.batch.components import Loaded
+from pipelines.batch.answer_cache import Known
 from pipelines.batch.journal import BAD, GOOD, Tally
-from pipelines.batch.known_answers import Known
+from pipelines.batch.plan import Loaded
 from pipelines.batch.rows import Bad, Row, RowReader
 from pipelines.batch.sources import Chunk
 from pipelines.detection import Detection

@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.batch.components import Plan
+from pipelines.batch.answer_cache import Answers
 from pipelines.batch.engines import Engine, Todo
 from pipelines.batch.journal import BAD, GOOD, Journal, Tally
-from pipelines.batch.known_answers import Answers
 from pipelines.batch.manifest import FORMAT, MANIFEST, check_same, read_json, write_json
 from pipelines.batch.outputs import Output, trouble
+from pipelines.batch.plan import Plan
 from pipelines.batch.progress import Progress
 from pipelines.batch.retry import again, merged
 from pipelines.batch.rows import RowReader

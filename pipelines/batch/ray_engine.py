@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.batch.components import Plan, load
+from pipelines.batch.answer_cache import Answers, Known
 from pipelines.batch.engines import Todo
 from pipelines.batch.expand import Done, Expander
 from pipelines.batch.journal import Tally
-from pipelines.batch.known_answers import Answers, Known
+from pipelines.batch.plan import Plan, load
 from pipelines.batch.rows import Raw, Row, RowReader, Unusable
 from pipelines.cli.exit_codes import EXIT_CODES, sentence
 from retrievers.errors import BadInput

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pipelines.batch.components import Plan
+from pipelines.batch.answer_cache import Answers
 from pipelines.batch.engines import Local, Todo
 from pipelines.batch.expand import Done
 from pipelines.batch.journal import BAD, GOOD, Tally
-from pipelines.batch.known_answers import Answers
 from pipelines.batch.outputs import make_output, trouble
+from pipelines.batch.plan import Plan
 from pipelines.batch.progress import Progress
 from pipelines.batch.rows import RowReader, shape_of
 from pipelines.batch.sources import Chunk, Piped, Source

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.errors import BadInput, IndexBroken
-from retrievers.generative.spelling import Code
+from retrievers.generative.token_schemes import Code
 from retrievers.out_of_memory import enough_memory
 from retrievers.types import ToolId
 

@@ -17,13 +17,13 @@ import numpy as np
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative import code_table as books
+from retrievers.generative.chat_format import Frames
 from retrievers.generative.code_table import Book
 from retrievers.generative.decoding.language_model import ROWS_AT_ONCE, LanguageModel
 from retrievers.generative.decoding.trie import Trie
-from retrievers.generative.prompts import Frames
 from retrievers.generative.retriever import Generative, Start
 from retrievers.generative.settings import ToolGenSettings
-from retrievers.generative.spelling import SPELLINGS, Code, Lexicon, Spelled, Spelling
+from retrievers.generative.token_schemes import SPELLINGS, Code, Lexicon, Spelled, Spelling
 from retrievers.generative.training.new_tokens import as_array, from_documents, from_words
 from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.kind import Arrays, Block, Context

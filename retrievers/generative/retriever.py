@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retrievers.generative.chat_format import Frames
 from retrievers.generative.decoding.beam import Run, search
 from retrievers.generative.decoding.trie import Trie
-from retrievers.generative.prompts import Frames
 from retrievers.generative.settings import Asking
 from retrievers.rows import Rows
 from retrievers.text import clean

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.errors import BadInput
-from retrievers.generative.prompts import Turn
-from retrievers.generative.spelling import Code
+from retrievers.generative.chat_format import Turn
+from retrievers.generative.token_schemes import Code
 from retrievers.text import clean
 from retrievers.training_set import Call, Trajectory
 from retrievers.types import ToolId

@@ -23,7 +23,7 @@ from retrievers.generative.decoding.beam import search
 from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.kind import NOTHING, ToolGenKind, codes_in
 from retrievers.generative.retriever import Generative
-from retrievers.generative.spelling import Code, Spelled, Spelling, label
+from retrievers.generative.token_schemes import Code, Spelled, Spelling, label
 from retrievers.generative.training.new_tokens import as_array, beside_branches, from_words
 from retrievers.generative.weaver_settings import WEAVE, ToolWeaverSettings
 from retrievers.kind import Arrays, Block, Context
@@ -32,8 +32,8 @@ from retrievers.text import clean
 from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId
 from retrievers.weaver import training_files as weaver_files
-from retrievers.weaver.assignment import Weave, Woven, made_total, weave
 from retrievers.weaver.co_usage import Usage, co_usage
+from retrievers.weaver.code_assignment import Weave, Woven, made_total, weave
 from retrievers.weaver.token_init import from_books
 
 BRANCHES = 6

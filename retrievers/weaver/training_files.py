@@ -13,8 +13,8 @@ import numpy as np
 
 from retrievers.files import disk_room
 from retrievers.out_of_memory import enough_memory
-from retrievers.weaver.assignment import Weave, Woven
 from retrievers.weaver.co_usage import Usage
+from retrievers.weaver.code_assignment import Weave, Woven
 from retrievers.weaver.settings import WeaveSettings
 
 PATHS = "paths"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
-from retrievers.generative.spelling import Code
+from retrievers.generative.token_schemes import Code
 
 AT_ONCE = 32
 """Conversations that are gone on with together; on a GPU four times as many."""

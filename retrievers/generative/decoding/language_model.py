@@ -15,7 +15,7 @@ from torch import Tensor
 
 from retrievers.dense.encoder import check_device, fingerprint
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.generative.prompts import Frames
+from retrievers.generative.chat_format import Frames
 from retrievers.out_of_memory import enough_memory
 
 DOCUMENTS_AT_ONCE = 16

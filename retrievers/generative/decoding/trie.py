@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retrievers.generative.spelling import Code
+from retrievers.generative.token_schemes import Code
 
 
 class Trie:

@@ -18,7 +18,7 @@ from retrievers.errors import BadInput
 from retrievers.generative.decoding.extended_models import Grown, grown
 from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.settings import Asking
-from retrievers.generative.spelling import Code
+from retrievers.generative.token_schemes import Code
 from retrievers.kind import Context
 
 MEMORY = 0.5

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from retrievers.errors import BadInput
-from retrievers.generative.prompts import Frames, Turn
-from retrievers.generative.spelling import Code
+from retrievers.generative.chat_format import Frames, Turn
+from retrievers.generative.token_schemes import Code
 from retrievers.generative.trajectories import turns
 from retrievers.text import clean
 from retrievers.training_set import TrainingSet, Trajectory

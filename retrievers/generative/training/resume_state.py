@@ -13,7 +13,7 @@ from typing import Any
 
 from retrievers.errors import BadInput
 from retrievers.generative.settings import ToolGenSettings
-from retrievers.generative.spelling import Code
+from retrievers.generative.token_schemes import Code
 from retrievers.generative.weaver_settings import WEAVE, ToolWeaverSettings
 from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId

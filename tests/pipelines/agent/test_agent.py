@@ -17,8 +17,8 @@ from pipelines.agent.world import SHAPES, run_tool
 from pipelines.cli import main as cli
 from pipelines.data.sample_data import sample_folder
 from retrievers.errors import BadInput
+from retrievers.generative.chat_format import Turn
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.prompts import Turn
 from retrievers.generative.retriever import Generative
 from retrievers.generative.settings import Stage
 from retrievers.generative.trajectories import read_trajectories, turns

@@ -14,13 +14,13 @@ from generative_toys import TOOLS, save_toy_model, toolgen
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrievers.generative.clusters import Clusters
+from retrievers.generative.chat_format import Frames, Turn
+from retrievers.generative.cluster_tree import Clusters
 from retrievers.generative.decoding.beam import search
 from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
 from retrievers.generative.decoding.trie import Trie
-from retrievers.generative.prompts import Frames, Turn
-from retrievers.generative.spelling import SPELLINGS, Code, Lexicon, label
+from retrievers.generative.token_schemes import SPELLINGS, Code, Lexicon, label
 from retrievers.index import Index, add, build, remove
 from retrievers.kind import Context
 from retrievers.text import clean

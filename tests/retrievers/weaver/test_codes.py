@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
-from retrievers.weaver.assignment import Weave, together, weave
 from retrievers.weaver.co_usage import Graph, Usage, co_usage
+from retrievers.weaver.code_assignment import Weave, together, weave
 from retrievers.weaver.codes import Room, assign, evenness
 from retrievers.weaver.kmeans import kmeans
 from retrievers.weaver.quantiser import Quantiser, code_loss, drawn, straight

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retrievers.generative.clusters import Clusters
+from retrievers.generative.cluster_tree import Clusters
 from retrievers.text import words
 from retrievers.types import Tool
 

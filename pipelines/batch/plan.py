@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.batch.known_answers import key_maker
+from pipelines.batch.answer_cache import key_maker
 from pipelines.batch.settings import BatchConfig
 from pipelines.context import make_context
 from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from killing import started
 
-from pipelines.batch.known_answers import Answers, Known, key_maker
+from pipelines.batch.answer_cache import Answers, Known, key_maker
 from retrievers.errors import BadInput
 
 
@@ -43,7 +43,7 @@ def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
 
 def test_several_processes_may_fill_one_file(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pipelines.batch.known_answers import Answers, Known\n"
+        "import sys; from pathlib import Path; from pipelines.batch.answer_cache import Answers, Known\n"
         "answers = Answers(Path(sys.argv[1]))\n"
         "for n in range(50): answers.put({f'{sys.argv[2]}-{n}': Known('x'), f'both-{n}': Known(sys.argv[2])})"
     )
