@@ -31,8 +31,8 @@ from retrievers.masstool.artifacts import Learned, store
 from retrievers.masstool.kind import MassToolKind
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.training.step import Learning
 from retrievers.masstool.training.tensors import Labelled, Lessons
+from retrievers.masstool.training.trainer import Learning
 from retrievers.rows import Rows
 from retrievers.settings import TrainingSource
 

@@ -16,8 +16,8 @@ from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.calibration import keep_best, take_over
 from retrievers.masstool.training.checkpoints import load, moments, save, set_moments
 from retrievers.masstool.training.detection_threshold import decide
-from retrievers.masstool.training.step import Learning
 from retrievers.masstool.training.tensors import Lessons
+from retrievers.masstool.training.trainer import Learning
 
 
 def learn(

@@ -142,5 +142,5 @@ def test_a_second_run_takes_over_what_dev_chose_and_tells_no_dev_scores() -> Non
 
 def test_a_second_run_never_asks_dev(monkeypatch: pytest.MonkeyPatch) -> None:
     _, first = learn(LESSONS, SETTINGS, None, "cpu", False)
-    monkeypatch.setattr("retrievers.masstool.training.step.Learning.scores", lambda _: pytest.fail("dev was asked"))
+    monkeypatch.setattr("retrievers.masstool.training.trainer.Learning.scores", lambda _: pytest.fail("dev was asked"))
     learn(whole(), SETTINGS, None, "cpu", False, first)

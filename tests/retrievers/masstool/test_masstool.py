@@ -33,9 +33,9 @@ from retrievers.masstool.settings import MassToolSettings, MassToolTraining, Mod
 from retrievers.masstool.training.calibration import best_threshold
 from retrievers.masstool.training.checkpoints import load, save
 from retrievers.masstool.training.epochs import learn
-from retrievers.masstool.training.step import Learning
-from retrievers.masstool.training.step_cache import outside
+from retrievers.masstool.training.step_sampler import outside
 from retrievers.masstool.training.tensors import Labelled, Lessons, judge, nearest, nothing
+from retrievers.masstool.training.trainer import Learning
 from retrievers.settings import TrainingSource
 from reward.metrics import judge as judge_rankings
 from reward.metrics import measure
@@ -403,7 +403,7 @@ import torch
 torch.set_num_threads(1)
 import test_masstool as t
 from pathlib import Path
-from retrievers.masstool.training import step as train
+from retrievers.masstool.training import trainer as train
 plain, count = train.Learning.loss, iter(range(99))
 def loss(self, *rest):
     if next(count) == 12:
@@ -448,7 +448,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not(learned: tuple[Heads,
 def test_how_many_steps_are_drawn_together_changes_nothing(candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, found = replace(SETTINGS, train=replace(TRAIN, candidates=candidates)), []
     for most in (1, 4_000_000):
-        monkeypatch.setattr("retrievers.masstool.training.step_cache.AT_ONCE", most)
+        monkeypatch.setattr("retrievers.masstool.training.step_sampler.AT_ONCE", most)
         learning = Learning(LESSONS, settings, "cpu")
         found.append((learning.epoch(0), learning.heads.attention))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)

@@ -13,8 +13,8 @@ from retrievers.masstool.graph import make_edges, view
 from retrievers.masstool.offline_scores import scores
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.masstool.training.epochs import learn
-from retrievers.masstool.training.step import Learning
 from retrievers.masstool.training.tensors import Lessons, judge, nearest, nothing
+from retrievers.masstool.training.trainer import Learning
 from retrievers.settings import TrainingSource
 
 TRAIN = MassToolTraining(

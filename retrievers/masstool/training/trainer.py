@@ -17,7 +17,7 @@ from retrievers.masstool import losses
 from retrievers.masstool.graph import Edges, make_edges, placed, shares, spread, to_scenes, view
 from retrievers.masstool.model import Asked, Heads, Tools
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.training.step_cache import LABELS, Drawing, Step, draw_labels, labelled
+from retrievers.masstool.training.step_sampler import LABELS, Drawing, Step, draw_labels, labelled
 from retrievers.masstool.training.tensors import Judge, Lessons, judge, nearest
 from retrievers.masstool.training.unseen_tool_dev import Unasked
 
