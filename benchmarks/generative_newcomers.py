@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.context import make_context
-from pipelines.data.dataset import DataSet, hashed, load_dataset
+from pipelines.data.dataset import DataSet, load_dataset, stable_hash
 from pipelines.data.training_sets import training_set
 from retrievers.generative import code_table as books
 from retrievers.generative.settings import GenerativeTraining, Stage, ToolGenSettings
@@ -86,7 +86,7 @@ def newcomers(
     further: bool = True,
 ) -> Figures:
     """All figures. `dense` is the encoder of that kind; without `further` nothing is trained in."""
-    late = {tool.id for tool in data.tools if hashed(f"late/{tool.id}") % 1000 < 1000 * share}
+    late = {tool.id for tool in data.tools if stable_hash(f"late/{tool.id}") % 1000 < 1000 * share}
     early, folder = without(data, late), scratch / "index"
     found: Figures = {"kind": kind, "tools": len(data.tools), "late": len(late)}
     came = [tool for tool in data.tools if tool.id in late]

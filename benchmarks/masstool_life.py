@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pipelines import config as configs
 from pipelines.context import make_context
-from pipelines.data.dataset import hashed, load_dataset
+from pipelines.data.dataset import load_dataset, stable_hash
 from pipelines.data.training_sets import labelled_set
 from pipelines.index.build import IndexConfig
 from retrievers.base import Retriever
@@ -53,7 +53,7 @@ def main() -> None:
     context = make_context(options.device)
     data = load_dataset(settings.train.data[0].path)
     [whole] = labelled_set(settings.train, config.text)
-    late = {tool.id for tool in data.tools if hashed(f"late/{tool.id}") % SHARE == 0}
+    late = {tool.id for tool in data.tools if stable_hash(f"late/{tool.id}") % SHARE == 0}
     early = [tool for tool in data.tools if tool.id not in late]
     first = without(whole, late)
     rows: dict[str, Retriever] = {}

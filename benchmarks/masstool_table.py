@@ -32,7 +32,7 @@ from pipelines.data.dataset import load_dataset
 from pipelines.data.labels import Label, load_labels
 from pipelines.data.splits import apply_protocol
 from pipelines.data.training_sets import labelled_set
-from pipelines.detection import Detection, tell
+from pipelines.detection import Detection, score_detections
 from pipelines.index.ablation import PARTS, left_out, row, table, values_of
 from pipelines.index.build import IndexConfig
 from retrievers.dense.encoder import Encoder, check_device
@@ -155,7 +155,7 @@ def by_source(heads: Heads, facts: dict[str, Any], encoder: Encoder, folders: tu
             texts = [clean(each.text) for each in labels]
             vectors = torch.from_numpy(np.array(encoder.queries(texts)))
             likely = heads.likely(vectors.to(heads.shares.device), texts).tolist()
-            for each in tell(labels, [Detection(value >= edge, value, edge) for value in likely]):
+            for each in score_detections(labels, [Detection(value >= edge, value, edge) for value in likely]):
                 name = f"{folder}: {each.source}" if labels is tests else f"{folder}, {STEPS} in one: {each.source}"
                 shares = {"kept": each.kept, "refused": each.refused, "balanced": each.balanced}
                 told[name] = {"needing": each.needing, "others": each.others, **shares}

@@ -61,7 +61,7 @@ def naive(search: ToolSearch, context: Context, attempts: Sequence[Attempt]) -> 
 
     def ask(text: str) -> Ranking:
         _forget(context)  # our encoder's memory of recent queries is part of what is compared
-        return search.ask([text], DEPTH)[0]
+        return search.retrieve([text], DEPTH)[0]
 
     rewards = []
     for each in attempts:

@@ -98,7 +98,7 @@ def _step(
         if (tool.id in ids) is not there:
             raise SystemExit(f"{name} {'does not find' if there else 'still finds'} {tool.id} after the change")
     with clocked(seconds):
-        ids = ToolSearch(index, "hybrid").find([query], K)[0].ids
+        ids = ToolSearch(index, "hybrid").search([query], K)[0].ids
     if (tool.id in ids) is not there:
         raise SystemExit(f"ToolSearch {'does not find' if there else 'still finds'} {tool.id} after the change")
     return index, dict(zip(names, seconds, strict=True))

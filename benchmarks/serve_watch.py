@@ -116,7 +116,7 @@ def serve(notes: Notes, config: str) -> int:
     from pipelines.cli.main import serve as command
     from pipelines.search import ToolSearch
 
-    ask: Callable[..., Any] = ToolSearch.ask
+    ask: Callable[..., Any] = ToolSearch.retrieve
 
     def watched(self: ToolSearch, texts: Sequence[str], *others: Any) -> Any:
         began = time.monotonic()
@@ -124,7 +124,7 @@ def serve(notes: Notes, config: str) -> int:
         notes.add(began, time.monotonic(), texts)
         return found
 
-    ToolSearch.ask = watched  # type: ignore[method-assign]
+    ToolSearch.retrieve = watched  # type: ignore[method-assign]
     return command([config])
 
 

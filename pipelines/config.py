@@ -56,7 +56,7 @@ def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Confi
     return parse(kind, _override(data, overrides), str(path), lines)
 
 
-def asked(arguments: argparse.Namespace, kind: type[Config]) -> Config | None:
+def load_from_args(arguments: argparse.Namespace, kind: type[Config]) -> Config | None:
     """The config that a command was given; None, once it is printed, where nothing else is wanted."""
     config = load(arguments.config, kind, arguments.set)
     if not arguments.dry_run:

@@ -1,4 +1,4 @@
-"""The first step of a query's path: does it need a tool at all? And how well that is told, by source."""
+"""Tool detection, the first step of a query's path: does the utterance need a tool at all?"""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from retrievers.base import Detector
 from retrievers.index import Index
 
 CHUNK = 256
-"""Queries asked at a time."""
+"""Queries per detector call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What the detector says of one utterance."""
+    """The detector's answer for one utterance."""
 
     needs_tool: bool
     probability: float
@@ -23,53 +23,54 @@ class Detection:
 
 
 def find_detector(index: Index, retriever: str) -> Detector | None:
-    """The retriever itself, or the first part of a hybrid that can tell; None: nobody here can."""
-    found = index.retriever(retriever)
-    if isinstance(found, Detector):
-        return found
+    """The retriever itself if it detects, else the first part of a hybrid that does; None if there is none."""
+    candidate = index.retriever(retriever)
+    if isinstance(candidate, Detector):
+        return candidate
     parts = index.manifest.retrievers[retriever].settings.get("of", ())
-    return next((each for part in parts if (each := find_detector(index, part)) is not None), None)
+    return next((detector for part in parts if (detector := find_detector(index, part)) is not None), None)
 
 
 def detect(detector: Detector, utterances: Sequence[str], threshold: float | None = None) -> list[Detection]:
-    """One verdict an utterance, by the detector's own threshold or another."""
-    edge = detector.threshold if threshold is None else threshold
-    found: list[Detection] = []
+    """One detection per utterance, by the detector's own threshold or the given one."""
+    threshold = detector.threshold if threshold is None else threshold
+    detections: list[Detection] = []
     for start in range(0, len(utterances), CHUNK):
-        likely = detector.probabilities(utterances[start : start + CHUNK])
-        found.extend(Detection(each >= edge, each, edge) for each in likely)
-    return found
+        for probability in detector.probabilities(utterances[start : start + CHUNK]):
+            detections.append(Detection(probability >= threshold, probability, threshold))
+    return detections
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How well one source's queries were told apart. A share of nothing is None."""
+class DetectionScores:
+    """Detection quality on one source of labels. A share of no queries is None."""
 
     source: str
     needing: int
     others: int
     kept: float | None
-    """The share of queries needing a tool that was let through."""
+    """Share of the queries needing a tool that were detected."""
     refused: float | None
-    """The share of the others that was turned away."""
+    """Share of the other queries that were refused."""
 
     @property
     def balanced(self) -> float | None:
-        """The mean of both."""
+        """Balanced accuracy: the mean of both shares."""
         return None if self.kept is None or self.refused is None else (self.kept + self.refused) / 2
 
 
-def tell(labels: Sequence[Label], found: Sequence[Detection]) -> list[Told]:
-    """All together first, then source by source. A source of one kind only has no balance of its own."""
-    sources = sorted({each.source for each in labels if each.source})
-    rows = [("all", list(zip(labels, found, strict=True)))]
-    rows += [(name, [pair for pair in rows[0][1] if pair[0].source == name]) for name in sources]
-    told = []
+def score_detections(labels: Sequence[Label], detections: Sequence[Detection]) -> list[DetectionScores]:
+    """Scores of all queries first, then of each source."""
+    pairs = list(zip(labels, detections, strict=True))
+    rows = [("all", pairs)]
+    for name in sorted({label.source for label in labels if label.source}):
+        rows.append((name, [pair for pair in pairs if pair[0].source == name]))
+    scores = []
     for name, pairs in rows:
-        needing = [verdict.needs_tool for label, verdict in pairs if label.needs]
-        others = [not verdict.needs_tool for label, verdict in pairs if not label.needs]
-        told.append(Told(name, len(needing), len(others), _share(needing), _share(others)))
-    return told
+        needing = [detection.needs_tool for label, detection in pairs if label.needs]
+        others = [not detection.needs_tool for label, detection in pairs if not label.needs]
+        scores.append(DetectionScores(name, len(needing), len(others), _share(needing), _share(others)))
+    return scores
 
 
 def _share(right: Sequence[bool]) -> float | None:

@@ -1,4 +1,4 @@
-"""ToolSearch: the one path of a query, for commands, evaluation, batch jobs and the server alike."""
+"""ToolSearch: the one path of a query, shared by commands, evaluation, batch jobs and the server."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from rewrite.template import Template
 from rewrite.types import Ask, Rewrite
 
 CHUNK = 256
-"""Queries asked at a time: what a progress bar moves by."""
+"""Queries per retriever call, and per step of the progress bar."""
 DEPTH = 100
-"""Places kept of a list that will be fused with others."""
+"""Tools kept of a ranking that will be fused with others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the path found for one utterance, and on the way."""
+class ToolSearchResult:
+    """The ranking of one utterance, with the steps that led to it."""
 
     ranking: Ranking
     raw: Ranking
     rewrite: Rewrite | None = None
-    lists: tuple[Ranking, ...] = ()
-    """One a line of the rewrite."""
+    line_rankings: tuple[Ranking, ...] = ()
+    """One per line of the rewrite."""
     detection: Detection | None = None
-    """None: the index has no detector, or it was not asked."""
+    """None: the index has no detector, or detection was off."""
 
 
 class ToolSearch:
-    """Utterances in, ranked tools out: the detector first where the index has one, then raw retrieval, and a rewriter
-    beside it where there is one."""
+    """Utterances in, ranked tools out: detector, raw retrieval, rewriter, fusion. Detector and rewriter are optional."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class ToolSearch:
         fusion: RewriteFusion | None = None,
         phrasing: str = "named",
     ) -> None:
-        """`phrasing` is how tools are shown to a rewriter that is shown some."""
+        """`phrasing` names the form in which candidate tools are shown to the rewriter."""
         self._retriever, self._detector = index.retriever(retriever), find_detector(index, retriever)
         self._names = index.exact_names()
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
@@ -60,93 +59,97 @@ class ToolSearch:
 
     @property
     def branches(self) -> Mapping[ToolId, tuple[int, ...]]:
-        """Where in a tree of codes each tool is; empty where the retriever has none."""
+        """Each tool's path in the tree of codes; empty for retrievers without codes."""
         return self._retriever.branches if isinstance(self._retriever, Generative) else {}
 
     @property
-    def detects(self) -> bool:
-        """Can the index tell which utterances need a tool?"""
+    def has_detector(self) -> bool:
+        """True if the index can decide which utterances need a tool."""
         return self._detector is not None
 
-    def find(self, utterances: Sequence[str], k: int, detecting: bool = True) -> list[Ranking]:
-        """One ranking an utterance. A tool that the utterance names outright stands first."""
-        return [found.ranking for found in self.explain(utterances, k, detecting)]
+    def search(self, utterances: Sequence[str], k: int, detect: bool = True) -> list[Ranking]:
+        """Rank the tools of each utterance. Tools named in the utterance come first."""
+        return [result.ranking for result in self.explain(utterances, k, detect)]
 
     def explain(
-        self, utterances: Sequence[str], k: int, detecting: bool = True, threshold: float | None = None
-    ) -> list[Found]:
-        """Rankings with what led to them. What needs no tool gets none, unless the detector is not asked.
+        self, utterances: Sequence[str], k: int, detect: bool = True, threshold: float | None = None
+    ) -> list[ToolSearchResult]:
+        """Rank with all intermediate results. Utterances that need no tool get an empty ranking if `detect` is on.
 
-        `threshold` takes the place of the detector's own.
+        `threshold` replaces the detector's own.
         """
-        verdicts = self.detect(utterances, threshold) if detecting else [None] * len(utterances)
-        asked = [place for place, verdict in enumerate(verdicts) if verdict is None or verdict.needs_tool]
-        found = [Found(Ranking(), Ranking(), detection=verdict) for verdict in verdicts]
-        for place, each in zip(asked, self._explain([utterances[place] for place in asked], k), strict=True):
-            found[place] = replace(each, detection=verdicts[place])
-        return found
+        detections = self.detect(utterances, threshold) if detect else [None] * len(utterances)
+        needed = [i for i, detection in enumerate(detections) if detection is None or detection.needs_tool]
+        results = [ToolSearchResult(Ranking(), Ranking(), detection=detection) for detection in detections]
+        for i, result in zip(needed, self._explain([utterances[i] for i in needed], k), strict=True):
+            results[i] = replace(result, detection=detections[i])
+        return results
 
     def detect(self, utterances: Sequence[str], threshold: float | None = None) -> list[Detection | None]:
-        """Whether each utterance needs a tool; None where the index cannot tell. One that names a tool needs it."""
+        """Decide which utterances need a tool; None without a detector. An utterance that names a tool needs it."""
         if self._detector is None:
             return [None] * len(utterances)
-        verdicts = detect(self._detector, utterances, threshold)
+        detections = detect(self._detector, utterances, threshold)
         return [
-            replace(verdict, needs_tool=verdict.needs_tool or bool(self._names.find(utterance)))
-            for utterance, verdict in zip(utterances, verdicts, strict=True)
+            replace(detection, needs_tool=detection.needs_tool or bool(self._names.find(utterance)))
+            for utterance, detection in zip(utterances, detections, strict=True)
         ]
 
-    def _explain(self, utterances: Sequence[str], k: int) -> list[Found]:
+    def _explain(self, utterances: Sequence[str], k: int) -> list[ToolSearchResult]:
         if self._rewriter is None:
             raw = self._retriever.search(utterances, k)
             return [
-                Found(self._names.promote(utterance, ranking, k), ranking)
+                ToolSearchResult(self._names.promote(utterance, ranking, k), ranking)
                 for utterance, ranking in zip(utterances, raw, strict=True)
             ]
-        raw = self.ask(utterances, max(k, DEPTH))
-        rewrites = self._rewriter.rewrite(self.asks(utterances, raw, self._rewriter.template), self._progress)
-        lists = self.lists(rewrites)
+        raw = self.retrieve(utterances, max(k, DEPTH))
+        inputs = self.rewrite_inputs(utterances, raw, self._rewriter.template)
+        rewrites = self._rewriter.rewrite(inputs, self._progress)
         return [
-            Found(self.fuse(utterance, ranking, lines, k), ranking, rewrite, tuple(lines))
-            for utterance, ranking, rewrite, lines in zip(utterances, raw, rewrites, lists, strict=True)
+            ToolSearchResult(self.fuse(utterance, ranking, lines, k), ranking, rewrite, tuple(lines))
+            for utterance, ranking, rewrite, lines in zip(
+                utterances, raw, rewrites, self.search_rewrites(rewrites), strict=True
+            )
         ]
 
     def fuse(
-        self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int, fusion: RewriteFusion | None = None
+        self, utterance: str, raw: Ranking, lines: Sequence[Ranking], k: int, fusion: RewriteFusion | None = None
     ) -> Ranking:
-        """The raw list and the lists of a rewrite as one."""
-        return self._names.promote(utterance, with_raw(raw, lists, k, fusion or self._fusion), k)
+        """Fuse the raw ranking with the rankings of a rewrite's lines."""
+        return self._names.promote(utterance, with_raw(raw, lines, k, fusion or self._fusion), k)
 
-    def asks(self, utterances: Sequence[str], raw: Sequence[Ranking], template: Template) -> list[Ask]:
-        """What a rewriter is given: utterances, and the tools they found where its template shows some."""
-        shown, most = template.candidates, template.most_characters
-        if not shown:
+    def rewrite_inputs(self, utterances: Sequence[str], raw: Sequence[Ranking], template: Template) -> list[Ask]:
+        """Make the rewriter's inputs: utterances, with candidate tools from `raw` if the template shows some."""
+        if not template.candidates:
             return [Ask(utterance) for utterance in utterances]
         return [
             Ask(
                 utterance,
-                tuple(phrase(self.tools[tool], self._phrasing, most, self.fields) for tool in ranking.ids[:shown]),
+                tuple(
+                    phrase(self.tools[tool], self._phrasing, template.most_characters, self.fields)
+                    for tool in ranking.ids[: template.candidates]
+                ),
             )
             for utterance, ranking in zip(utterances, raw, strict=True)
         ]
 
-    def lists(self, rewrites: Sequence[Rewrite], depth: int = DEPTH) -> list[list[Ranking]]:
-        """For every rewrite one ranking a line, all lines asked together."""
-        flat = list(dict.fromkeys(line for rewrite in rewrites for line in rewrite.lines))
-        known = dict(zip(flat, self.ask(flat, depth), strict=True))
-        return [[known[line] for line in rewrite.lines] for rewrite in rewrites]
+    def search_rewrites(self, rewrites: Sequence[Rewrite], depth: int = DEPTH) -> list[list[Ranking]]:
+        """For every rewrite, one ranking per line; all distinct lines are searched together."""
+        lines = list(dict.fromkeys(line for rewrite in rewrites for line in rewrite.lines))
+        rankings = dict(zip(lines, self.retrieve(lines, depth), strict=True))
+        return [[rankings[line] for line in rewrite.lines] for rewrite in rewrites]
 
-    def ask(self, texts: Sequence[str], k: int, label: str = "searching") -> list[Ranking]:
-        """The retriever's own rankings, with progress where somebody looks."""
-        found: list[Ranking] = []
+    def retrieve(self, texts: Sequence[str], k: int, label: str = "searching") -> list[Ranking]:
+        """Run the retriever alone: no detector, no rewriter, no exact names. Shows progress on a terminal."""
+        rankings: list[Ranking] = []
         steps = range(0, len(texts), CHUNK)
         for start in tqdm(steps, desc=label, leave=False) if self._progress and len(steps) > 4 else steps:
-            found.extend(self._retriever.search(texts[start : start + CHUNK], k))
-        return found
+            rankings.extend(self._retriever.search(texts[start : start + CHUNK], k))
+        return rankings
 
     def check_tools(self, ids: Iterable[str], index: str = "the index") -> None:
-        """Refuses a data set whose tools are not the index's; `index` is what the message calls that."""
-        strangers = sorted(set(ids) ^ self.tools.keys())
-        if strangers:
-            verb = "has" if strangers[0] in self.tools else "lacks"
-            raise BadInput(f"{index} {verb} the tool {strangers[0]!r}, unlike the data set; build it from its corpus")
+        """Refuse a data set whose tools differ from the index's; `index` is its name in the message."""
+        different = sorted(set(ids) ^ self.tools.keys())
+        if different:
+            verb = "has" if different[0] in self.tools else "lacks"
+            raise BadInput(f"{index} {verb} the tool {different[0]!r}, unlike the data set; build it from its corpus")

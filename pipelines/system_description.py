@@ -19,7 +19,7 @@ REMEMBERED = frozenset({"lenders", "shifts", "signals", "keys", "graph"})
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOf:
+class SystemDescription:
     """A system in two words and a number."""
 
     retriever: str
@@ -30,15 +30,17 @@ class MadeOf:
     """Of all models that answer a query; None: nobody here can count them, since a server has them, say."""
 
 
-def made_of(index: Index, retriever: str, find_model: FindModel, rewriter: Parts | None = None) -> MadeOf:
+def describe_system(
+    index: Index, retriever: str, find_model: FindModel, rewriter: Parts | None = None
+) -> SystemDescription:
     """What a retriever of an index, with a rewriter before it or without, is made of."""
     kind, weights = _kind(index, retriever), _weights(index, retriever, find_model)
     if rewriter is None:
-        return MadeOf(kind, "none", weights)
-    return MadeOf(kind, rewriter_word(rewriter), _sum(weights, _rewriter_weights(rewriter)))
+        return SystemDescription(kind, "none", weights)
+    return SystemDescription(kind, rewriter_label(rewriter), _sum(weights, _rewriter_weights(rewriter)))
 
 
-def rewriter_word(parts: Parts) -> str:
+def rewriter_label(parts: Parts) -> str:
     """A rewriter in a word."""
     if parts.facts.get("backend") == "rules":
         return "rules"
@@ -49,16 +51,16 @@ def rewriter_word(parts: Parts) -> str:
     return "sft" if parts.how.startswith("supervised") else "aligned"
 
 
-def search_word(index: Index, retriever: str) -> str:
+def retriever_label(index: Index, retriever: str) -> str:
     """How a retriever searches, wherever its vectors lie: dense, trained dense, hybrid of bm25 and trained masstool."""
     settings = index.manifest.retrievers[retriever].settings
     kind = "dense" if settings["kind"] == "milvus" else str(settings["kind"])
     if inner := settings.get("of"):
-        return f"{kind} of {' and '.join(search_word(index, name) for name in inner)}"
+        return f"{kind} of {' and '.join(retriever_label(index, name) for name in inner)}"
     return f"trained {kind}" if settings.get("train") is not None else kind
 
 
-def chosen_elsewhere(parts: Parts, behind: str, setting: str) -> str:
+def fusion_warning(parts: Parts, behind: str, setting: str) -> str:
     """A sentence where the share of the raw query was chosen in front of other retrievers than this one, else nothing.
 
     In front of a retriever that has learned from queries such a share may cost more than it brings (docs/results.md).
@@ -129,9 +131,9 @@ def _rewriter_weights(parts: Parts) -> int | None:
     return _sum(count_parameters(parts.model), count_parameters(parts.adapter) if parts.adapter else 0)
 
 
-def as_made_of(value: Mapping[str, Any], source: str) -> MadeOf:
+def parse_description(value: Mapping[str, Any], source: str) -> SystemDescription:
     """What metrics.json says of a system."""
     try:
-        return MadeOf(**value)
+        return SystemDescription(**value)
     except TypeError as error:
         raise BadInput(f"{source} does not say what its systems are made of ({error}); run it again") from error

@@ -118,7 +118,7 @@ class Expander:
         asks = [Ask(text) for text in new]
         if self._search is not None and self._rewriter.template.candidates:
             opened.raw = self._raw(list(opened.keys))
-            asks = self._search.asks(new, [opened.raw[text] for text in new], self._rewriter.template)
+            asks = self._search.rewrite_inputs(new, [opened.raw[text] for text in new], self._rewriter.template)
         fitted = fit(self._rewriter.template, self._rewriter.backend, asks, self._rewriter.sampling.most_tokens)
         for text, ask, (prompt, cut) in zip(new, asks, fitted, strict=True):
             key = opened.keys[text]
@@ -183,16 +183,16 @@ class Expander:
         if self._search is None:
             return {}
         if not rewrites:
-            return dict(zip(texts, self._search.find(texts, self._k, detecting=False), strict=True))
+            return dict(zip(texts, self._search.search(texts, self._k, detect=False), strict=True))
         raw = opened.raw or self._raw(list(opened.keys))
-        lists = self._search.lists([rewrites[text] for text in texts])
+        lists = self._search.search_rewrites([rewrites[text] for text in texts])
         return {
             text: self._search.fuse(text, raw[text], lines, self._k) for text, lines in zip(texts, lists, strict=True)
         }
 
     def _verdicts(self, texts: Sequence[str]) -> dict[str, Detection]:
         """Which utterances need a tool; empty where nobody can tell, or is not asked."""
-        if self._search is None or not self._detecting or not self._search.detects:
+        if self._search is None or not self._detecting or not self._search.has_detector:
             return {}
         found = zip(texts, self._search.detect(texts), strict=True)
         return {text: verdict for text, verdict in found if verdict is not None}
@@ -201,7 +201,7 @@ class Expander:
         """What the utterances find by themselves. All of a chunk are asked together, whatever is known of them:
         an encoder's last digits hang on the company, and a resumed job must keep it."""
         assert self._search is not None
-        return dict(zip(texts, self._search.ask(texts, max(self._k, DEPTH)), strict=True))
+        return dict(zip(texts, self._search.retrieve(texts, max(self._k, DEPTH)), strict=True))
 
     def _line(
         self,

@@ -13,7 +13,7 @@ from pipelines.batch.settings import BatchConfig
 from pipelines.context import make_context
 from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
-from pipelines.system_description import chosen_elsewhere, search_word
+from pipelines.system_description import fusion_warning, retriever_label
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.settings import RewriteFusion
@@ -78,7 +78,7 @@ def make_plan(config: BatchConfig, device: str | None) -> Plan:
         index = _index(config, device)
         fingerprint = index.retriever(config.retriever).fingerprint
         if rewriter is not None and config.fusion is None:
-            warning = chosen_elsewhere(rewriter, search_word(index, config.retriever), "fusion")
+            warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "fusion")
     return Plan(config, rewriter, config.fusion or brought or RewriteFusion(), fingerprint, warning)
 
 

@@ -20,7 +20,7 @@ from rewrite.sft.distributed import first, join
 
 
 def probe(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, ProbeConfig)
+    config = configs.load_from_args(arguments, ProbeConfig)
     if config is None:
         return 0
     found = run_probe(config, _together(arguments))
@@ -36,7 +36,7 @@ def _together(arguments: argparse.Namespace) -> Context:
 
 
 def pairs(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, PairsConfig)
+    config = configs.load_from_args(arguments, PairsConfig)
     if config is None:
         return 0
     found, made = run_pairs(config, _together(arguments))
@@ -68,7 +68,7 @@ def _tell(found: Probe) -> None:
 
 
 def align(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, AlignConfig)
+    config = configs.load_from_args(arguments, AlignConfig)
     metrics = None if config is None else trained(arguments, config, run_align)
     if config is None or metrics is None:
         return 0

@@ -14,7 +14,7 @@ from pipelines.runs import as_json, environment, write_files
 
 
 def run_attack(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, AttackConfig)
+    config = configs.load_from_args(arguments, AttackConfig)
     if config is None:
         return 0
     found = attack(config, make_context(arguments.device, sys.stderr.isatty()))

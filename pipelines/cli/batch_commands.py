@@ -12,7 +12,7 @@ from rewrite.errors import Interrupted
 
 
 def batch(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, BatchConfig)
+    config = configs.load_from_args(arguments, BatchConfig)
     if config is None:
         return 0
     try:

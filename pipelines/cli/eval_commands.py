@@ -20,7 +20,7 @@ from retrievers.text import clean
 
 
 def run_eval(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, EvalConfig)
+    config = configs.load_from_args(arguments, EvalConfig)
     if config is None:
         return 0
     check_output(Path(config.output))

@@ -26,7 +26,7 @@ from retrievers.types import Ranking
 
 
 def build(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, IndexConfig)
+    config = configs.load_from_args(arguments, IndexConfig)
     if config is None:
         return 0
     started = time.monotonic()
@@ -127,8 +127,8 @@ def search(arguments: argparse.Namespace) -> int:
     utterances = _lines(arguments.text)
     names = arguments.retriever or index.names
     searches = {name: ToolSearch(index, name) for name in names}
-    found = {name: search.find(utterances, arguments.k, detecting=False) for name, search in searches.items()}
-    told = {name: search.detect(utterances) for name, search in searches.items() if search.detects}
+    found = {name: search.search(utterances, arguments.k, detect=False) for name, search in searches.items()}
+    told = {name: search.detect(utterances) for name, search in searches.items() if search.has_detector}
     for place, utterance in enumerate(utterances):
         answers = {name: rankings[place] for name, rankings in found.items()}
         verdicts = {name: each for name, many in told.items() if (each := many[place]) is not None}

@@ -13,7 +13,7 @@ from pipelines import config as configs
 from pipelines.cli.index_commands import say, tell_change
 from pipelines.context import make_context
 from pipelines.data.labels import load_labels
-from pipelines.detection import Told, detect, find_detector, tell
+from pipelines.detection import DetectionScores, detect, find_detector, score_detections
 from pipelines.index.build import IndexConfig
 from pipelines.serve.catalogue.feedback import read_feedback
 from retrievers.errors import BadInput
@@ -58,7 +58,7 @@ def detect_labels(arguments: argparse.Namespace) -> int:
         raise BadInput(f"the retriever {arguments.retriever!r} has no detector; build one of kind masstool with labels")
     if arguments.threshold is not None and not 0 <= arguments.threshold <= 1:
         raise BadInput("--threshold is a probability, between 0 and 1")
-    found = tell(labels, detect(detector, [each.text for each in labels], arguments.threshold))
+    found = score_detections(labels, detect(detector, [each.text for each in labels], arguments.threshold))
     edge = detector.threshold if arguments.threshold is None else arguments.threshold
     if arguments.json:
         rows = [{**dataclasses.asdict(each), "balanced": each.balanced} for each in found]
@@ -69,7 +69,7 @@ def detect_labels(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(found: Sequence[Told]) -> str:
+def _table(found: Sequence[DetectionScores]) -> str:
     width = max(len(each.source) for each in found)
     lines = [f"{'source':<{width}}  need a tool  kept   need none  turned away  balanced"]
     for each in found:
@@ -85,7 +85,7 @@ def _figure(value: float | None) -> str:
 
 
 def ablate(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, IndexConfig)
+    config = configs.load_from_args(arguments, IndexConfig)
     if config is None:
         return 0
     from pipelines.index.ablation import ablation, table

@@ -30,7 +30,7 @@ class MatrixConfig:
 
 
 def run_matrix(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, MatrixConfig)
+    config = configs.load_from_args(arguments, MatrixConfig)
     if config is None:
         return 0
     for run in arguments.keep:
@@ -54,7 +54,7 @@ def make_page(config: MatrixConfig, source: Path) -> int:
 
 
 def run_check(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, ExpectedConfig)
+    config = configs.load_from_args(arguments, ExpectedConfig)
     if config is None:
         return 0
     verdict = check(config, arguments.run)

@@ -13,7 +13,7 @@ from rewrite.errors import Unfit
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, ServeConfig)
+    config = configs.load_from_args(arguments, ServeConfig)
     if config is None:
         return 0
     try:
@@ -36,7 +36,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def mcp(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, ServeConfig)
+    config = configs.load_from_args(arguments, ServeConfig)
     if config is None:
         return 0
     try:

@@ -26,7 +26,7 @@ from rewrite.template import FILE
 
 
 def targets(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, TargetsConfig)
+    config = configs.load_from_args(arguments, TargetsConfig)
     if config is None:
         return 0
     check_output(Path(config.output))
@@ -56,7 +56,7 @@ def targets(arguments: argparse.Namespace) -> int:
 
 
 def sft(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, SftConfig)
+    config = configs.load_from_args(arguments, SftConfig)
     metrics = None if config is None else trained(arguments, config, run_sft)
     if config is None or metrics is None:
         return 0

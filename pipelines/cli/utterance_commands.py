@@ -20,7 +20,7 @@ SHOWN = 6
 
 
 def run_utterances(arguments: argparse.Namespace) -> int:
-    config = configs.asked(arguments, UtterancesConfig)
+    config = configs.load_from_args(arguments, UtterancesConfig)
     if config is None:
         return 0
     output = Path(config.output)

@@ -72,22 +72,24 @@ def load_dataset(reference: str) -> DataSet:
     return DataSet(folder.name, tools, queries, gold)
 
 
-def some_queries(data: DataSet, most: int, seed: int) -> DataSet:
-    """The data set with at most so many queries in every split, drawn by a hash."""
+def limit_queries(data: DataSet, limit: int, seed: int) -> DataSet:
+    """The data set with at most `limit` queries per split, drawn by a hash."""
     gold = {
-        split: {query: queries[query] for query in sorted(queries, key=lambda each: hashed(f"{seed}/{each}"))[:most]}
+        split: {
+            query: queries[query] for query in sorted(queries, key=lambda query: stable_hash(f"{seed}/{query}"))[:limit]
+        }
         for split, queries in data.gold.items()
     }
     return replace(data, gold=gold)
 
 
-def hashed(text: str) -> int:
+def stable_hash(text: str) -> int:
     """A number that depends on nothing but the text, for splits that stay the same everywhere."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def _cut_dev(train: Gold) -> tuple[Gold, Gold]:
-    dev = {query: tools for query, tools in train.items() if hashed(query) % DEV_SHARE == 0}
+    dev = {query: tools for query, tools in train.items() if stable_hash(query) % DEV_SHARE == 0}
     return {query: tools for query, tools in train.items() if query not in dev}, dev
 
 

@@ -18,14 +18,14 @@ from retrievers.text import clean
 from retrievers.types import Tool
 
 
-def spoken(text: str) -> str:
+def normalize_utterance(text: str) -> str:
     """An utterance as it is told apart from others: case and spaces do not count."""
     return " ".join(clean(text).casefold().split())
 
 
 def query_id(text: str) -> str:
     """The id of an utterance: the same in every round."""
-    return hashlib.sha256(spoken(text).encode()).hexdigest()[:16]
+    return hashlib.sha256(normalize_utterance(text).encode()).hexdigest()[:16]
 
 
 def write_dataset(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from pipelines.data.dataset import hashed
+from pipelines.data.dataset import stable_hash
 from retrievers.training_set import Labels
 
 BETWEEN = (" ", " Then: ", " After that, ", "\n", " Also, ", " and ", "\n\n")
@@ -26,14 +26,14 @@ def with_own(labels: Labels, queries: Sequence[str], share: float, without: Iter
     `without` are texts of the other split.
     """
     known = {*labels.queries, *without}
-    order = sorted((query for query in dict.fromkeys(queries) if query not in known), key=hashed)
+    order = sorted((query for query in dict.fromkeys(queries) if query not in known), key=stable_hash)
     chosen = order[: round(share * sum(labels.needs))]
     return Labels((*labels.queries, *chosen), (*labels.needs, *(True for _ in chosen)))
 
 
 def with_joined(labels: Labels, share: float) -> Labels:
     """Beside the labels, `share` for each, texts of several of one kind."""
-    chance = random.Random(hashed("\n".join(labels.queries)))
+    chance = random.Random(stable_hash("\n".join(labels.queries)))
     texts, needs = list(labels.queries), list(labels.needs)
     for kind, most in STEPS.items():
         there = [text for text, each in zip(labels.queries, labels.needs, strict=True) if each == kind]

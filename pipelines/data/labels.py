@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.data.dataset import DEV_SHARE, SPLITS, hashed, read_lines, read_queries
+from pipelines.data.dataset import DEV_SHARE, SPLITS, read_lines, read_queries, stable_hash
 from pipelines.data.sample_data import SAMPLE, sample_folder
 from retrievers.errors import BadInput
 
@@ -62,7 +62,7 @@ def load_labels(reference: str) -> LabelSet:
                 raise BadInput(f"{path}:{number}: the query {cells[0]!r} is not in queries.jsonl")
             found[split].append(Label(cells[0], queries[cells[0]].text, cells[1] == "1", *cells[2:]))
     if "dev" not in found and "train" in found:
-        dev = [each for each in found["train"] if hashed(each.id) % DEV_SHARE == 0]
+        dev = [each for each in found["train"] if stable_hash(each.id) % DEV_SHARE == 0]
         kept = {each.id for each in dev}
         found["train"], found["dev"] = [each for each in found["train"] if each.id not in kept], dev
     return LabelSet(folder.name, found)

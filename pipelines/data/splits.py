@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pipelines.data.dataset import DataSet, Gold, hashed
+from pipelines.data.dataset import DataSet, Gold, stable_hash
 from retrievers.errors import BadInput
 from retrievers.types import ToolId
 
@@ -82,7 +82,7 @@ def _held_out(
     wanted = int(share * len(uses)) - list(taken.values()).count(split)
     group: set[ToolId] = set()
     inside: Counter[ToolId] = Counter()
-    starts = sorted(free, key=lambda tool: hashed(f"{salt}/{tool}"))
+    starts = sorted(free, key=lambda tool: stable_hash(f"{salt}/{tool}"))
     while len(group) < wanted and starts:
         best = max(
             (tool for tool in inside if tool in free),

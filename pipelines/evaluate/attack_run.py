@@ -107,7 +107,7 @@ class Attacked:
         self._hubs = Hubs.of(index)
         self._order = sorted(data.split(config.split))
         texts = [data.queries[query].text for query in self._order]
-        self._clean = dict(zip(self._order, clean.find(texts, DEPTH), strict=True))
+        self._clean = dict(zip(self._order, clean.search(texts, DEPTH), strict=True))
         self._screening = Screening(data.tools)
         honest = [tool for tool in data.tools if self._new(tool)]
         found = [each for each in self._screened(honest, clean) if each.check in config.trust.hold]
@@ -146,7 +146,7 @@ class Attacked:
             bad = {tool.id for tool in injection.tools}
             self._providers.update({tool.id: provider_of(tool) for tool in injection.tools})
             texts = [self._data.queries[query].text for query in injection.targets]
-            for query, ranking in zip(injection.targets, search.find(texts, DEPTH), strict=True):
+            for query, ranking in zip(injection.targets, search.search(texts, DEPTH), strict=True):
                 gold, before = self._data.split(config.split)[query], self._clean[query]
                 off.add(ranking.ids[: config.k], before.ids[: config.k], gold, bad)
                 on.add(self._defended(ranking, held), self._defended(before, set()), gold, bad)
@@ -175,7 +175,7 @@ class Attacked:
         known: Mapping[str, Tool] = {**self._tools, **{tool.id: tool for tool in tools}}
 
         def near(texts: Sequence[str]) -> list[list[Tool]]:
-            rankings = search.ask(texts, NEIGHBOURS, "screening")
+            rankings = search.retrieve(texts, NEIGHBOURS, "screening")
             return [[self._named(known[tool]) for tool in ranking.ids if tool in known] for ranking in rankings]
 
         found = self._screening.screen([self._named(tool) for tool in tools], near, self._new)
@@ -190,7 +190,7 @@ class Attacked:
             shutil.copytree(self._config.index, copy)
             add(copy, injection.tools, self._context)
             search = ToolSearch(Index(copy, self._context), self._retriever)
-            search.find(["weather"], 1)  # all that it needs is in memory from now on
+            search.search(["weather"], 1)  # all that it needs is in memory from now on
             return search
 
 

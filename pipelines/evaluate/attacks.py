@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.data.dataset import DataSet, hashed
+from pipelines.data.dataset import DataSet, stable_hash
 from retrievers.lint.vocabulary import informative
 from retrievers.text import tokens
 from retrievers.types import Tool
@@ -42,7 +42,7 @@ class Injection:
 def inject(attack: str, data: DataSet, split: str, budget: int, salt: str) -> Injection:
     """At most `budget` tools of an attacker; the salt draws the targets."""
     gold = data.split(split)
-    order = sorted(gold, key=lambda query: hashed(f"{salt}/{attack}/{query}"))
+    order = sorted(gold, key=lambda query: stable_hash(f"{salt}/{attack}/{query}"))
     by_id = {tool.id: tool for tool in data.tools}
     texts = {query: data.queries[query].text for query in order}
     if attack == "flooding":
@@ -87,7 +87,7 @@ def _paraphrase(tool: Tool, query: str, place: int) -> Tool:
     said = (
         f"For people who would like help with {' '.join(words[:6])}. It looks after {' and '.join(words[6:] or words)}"
     )
-    provider = f"Studio {hashed(tool.id) % 997}"
+    provider = f"Studio {stable_hash(tool.id) % 997}"
     return Tool(
         f"injected/{place}", " ".join(words[:3]) or "helper", f"{said}, and tells what it found.", provider=provider
     )
@@ -101,7 +101,7 @@ def _leading(query: str, most: int) -> list[str]:
 def newcomers(data: DataSet, share: float, seed: int) -> Mapping[str, bool]:
     """Provider -> whether it counts as new: so many of the honest ones share the attacker's tier."""
     providers = {provider_of(tool).casefold() for tool in data.tools}
-    return {provider: hashed(f"{seed}/tier/{provider}") % 1000 < 1000 * share for provider in providers}
+    return {provider: stable_hash(f"{seed}/tier/{provider}") % 1000 < 1000 * share for provider in providers}
 
 
 def provider_of(tool: Tool) -> str:

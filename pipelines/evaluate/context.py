@@ -83,8 +83,8 @@ class Bench:
         """What the raw queries of a split find."""
         if (place, split) not in self._raw:
             search, texts = self.search(place), self.trial.texts(split)
-            search.find(texts[:1], 1)  # loads the model, so that the time is the search's own
-            self._raw[place, split] = self.timed(lambda: search.ask(texts, DEPTH, f"{place.retriever}, {split}"))
+            search.search(texts[:1], 1)  # loads the model, so that the time is the search's own
+            self._raw[place, split] = self.timed(lambda: search.retrieve(texts, DEPTH, f"{place.retriever}, {split}"))
         return self._raw[place, split]
 
     def timed(self, work: Callable[[], T]) -> Timed[T]:

@@ -84,7 +84,7 @@ class Rewriters:
     def _asked(self, rewriter: Rewriter, use: Use, split: str) -> Timed[list[Rewrite]]:
         bench = self._bench
         search, raw = bench.search(use.place, self._parts[use.rewriter].phrasing), bench.raw(use.place, split)
-        asks = search.asks(bench.trial.texts(split), raw.value, rewriter.template)
+        asks = search.rewrite_inputs(bench.trial.texts(split), raw.value, rewriter.template)
         return bench.timed(lambda: rewriter.rewrite(asks, bench.context.show_progress))
 
     def rank(self, use: Use, fusion: RewriteFusion | None) -> tuple[list[Ranking], float, Fused]:
@@ -129,7 +129,7 @@ class Rewriters:
         key = (use.rewriter, use.place, split)
         if key not in self._lists:
             search, rewrites = self._bench.search(use.place), self._answers(use, split).value
-            self._lists[key] = self._bench.timed(lambda: search.lists(rewrites))
+            self._lists[key] = self._bench.timed(lambda: search.search_rewrites(rewrites))
         return self._lists[key]
 
     def _answers(self, use: Use, split: str) -> Timed[list[Rewrite]]:

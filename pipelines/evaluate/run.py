@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.context import make_context
-from pipelines.data.dataset import DataSet, load_dataset, some_queries
+from pipelines.data.dataset import DataSet, limit_queries, load_dataset
 from pipelines.data.splits import Protocol, apply_protocol
 from pipelines.evaluate.compare import compare, curve, groups, pair
 from pipelines.evaluate.context import Trial
@@ -190,7 +190,7 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
     """Asks every system, scores every answer. Writes nothing."""
     data = apply_protocol(load_dataset(config.data), config.protocol)
     if config.most_queries:
-        data = some_queries(data, config.most_queries, config.seed)
+        data = limit_queries(data, config.most_queries, config.seed)
     trial = Trial(data, config.protocol, config.split)
     order, wanted = trial.order(config.split), trial.gold(config.split)
     told = groups(data, order, config.group_by)

@@ -12,7 +12,7 @@ from pipelines.data.trec import read_run
 from pipelines.evaluate.context import Bench, Place, Trial
 from pipelines.evaluate.rewritten_systems import DEV, Fused, Rewriters, Rewritten, Use
 from pipelines.rewriters import RewriterSettings
-from pipelines.system_description import MadeOf, made_of
+from pipelines.system_description import SystemDescription, describe_system
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kind import Context
@@ -59,7 +59,7 @@ class Ranked:
     fused: Fused | None = None
     branches: Mapping[ToolId, tuple[int, ...]] = field(default_factory=dict)
     """Where in a tree of codes its tools are, where it has one."""
-    made_of: MadeOf | None = None
+    made_of: SystemDescription | None = None
     """None: a run file, of which nobody here knows."""
 
 
@@ -103,7 +103,7 @@ def ask(
         ranked = dict(zip(order, found, strict=True))
         search = bench.search(places[name])
         parts = behind.parts(uses[name]) if name in uses else None
-        made = made_of(bench.index(places[name].index), places[name].retriever, context.find_model, parts)
+        made = describe_system(bench.index(places[name].index), places[name].retriever, context.find_model, parts)
         answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches, made)
     return Answers(answers, behind.rewritten())
 

@@ -41,7 +41,7 @@ def _place(manifest: Manifest, name: str) -> int:
     return 10  # models that know the tools by heart are asked by name: they forget what they were not taught
 
 
-def least_probability(reference: str) -> float | None:
+def default_threshold(reference: str) -> float | None:
     """From which probability on an utterance needs a tool, where nobody says; None: as the index's own dev chose."""
     return SAMPLE_LEAST if reference == SAMPLE else None
 

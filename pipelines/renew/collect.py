@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.data.dataset import Gold, Query, hashed, load_dataset
-from pipelines.data.dataset_writer import query_id, spoken
+from pipelines.data.dataset import Gold, Query, load_dataset, stable_hash
+from pipelines.data.dataset_writer import normalize_utterance, query_id
 from pipelines.renew.call_names import ToolNames
 from pipelines.renew.settings import Sources
 from pipelines.renew.sources import Record, read_records
@@ -77,7 +77,7 @@ class _Heap:
 
 
 def collect(sources: Sources, tools: Mapping[ToolId, Tool], fixed: Collection[str]) -> Collected:
-    """All that can be learned from. `fixed`: utterances (`spoken`) that are judged on, and must not be learned."""
+    """Everything to learn from. `fixed`: normalized utterances of the fixed test sets, which must not be learned."""
     heap, names, unknown = _Heap(), ToolNames((tool.id, tool.name) for tool in tools.values()), Counter[str]()
     read: Counter[str] = Counter()
     for record in read_records(sources, heap.left_out):
@@ -91,7 +91,7 @@ def collect(sources: Sources, tools: Mapping[ToolId, Tool], fixed: Collection[st
         if not known:
             heap.left_out["no known tool"] += 1
             continue
-        split = "dev" if hashed(spoken(text)) % sources.dev_one_in == 0 else "train"
+        split = "dev" if stable_hash(normalize_utterance(text)) % sources.dev_one_in == 0 else "train"
         heap.put(text, known, split, {"from": record.source})
     _thin(heap, sources.most_per_tool)
     fresh = len(heap.queries)
@@ -112,7 +112,7 @@ def _refused(text: str, sources: Sources, fixed: Collection[str]) -> str:
         return "too long"
     if any(re.search(pattern, text) for pattern in sources.drop):
         return "filtered"
-    return "in a fixed set" if spoken(text) in fixed else ""
+    return "in a fixed set" if normalize_utterance(text) in fixed else ""
 
 
 def _known(record: Record, names: ToolNames, unknown: Counter[str]) -> list[ToolId]:
@@ -131,7 +131,7 @@ def _thin(heap: _Heap, most: int) -> None:
     if not most:
         return
     seen: Counter[ToolId] = Counter()
-    for query in sorted(heap.queries, key=hashed):
+    for query in sorted(heap.queries, key=stable_hash):
         if all(seen[tool] >= most for tool in heap.gold[query]):
             for each in (heap.queries, heap.gold, heap.split):
                 del each[query]
@@ -146,7 +146,7 @@ def _add_beside(heap: _Heap, reference: str, tools: Mapping[ToolId, Tool], fixed
     for split in ("train", "dev"):
         for query, gold in sorted(data.gold.get(split, {}).items()):
             text = clean(data.queries[query].text)
-            if not text or spoken(text) in fixed or not all(tool in tools for tool in gold):
+            if not text or normalize_utterance(text) in fixed or not all(tool in tools for tool in gold):
                 heap.left_out["beside: in a fixed set, or of tools that are gone"] += 1
             else:
                 heap.put(text, gold, split, {"from": data.name})
@@ -155,7 +155,7 @@ def _add_beside(heap: _Heap, reference: str, tools: Mapping[ToolId, Tool], fixed
 def _keep_some_dev(heap: _Heap) -> None:
     """Training wants both splits, however few there are."""
     for wanted, other in (("dev", "train"), ("train", "dev")):
-        there = sorted((query for query in heap.queries if heap.split[query] == other), key=hashed)
+        there = sorted((query for query in heap.queries if heap.split[query] == other), key=stable_hash)
         if wanted not in heap.split.values() and len(there) > 1:
             heap.split[there[0]] = wanted
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.data.dataset import DataSet, Gold, load_dataset, some_queries
-from pipelines.data.dataset_writer import spoken, write_dataset
+from pipelines.data.dataset import DataSet, Gold, limit_queries, load_dataset
+from pipelines.data.dataset_writer import normalize_utterance, write_dataset
 from pipelines.renew.settings import FixedSet
 from retrievers.errors import BadInput
 from retrievers.types import Tool, ToolId
@@ -36,7 +36,7 @@ def load_fixed(settings: Sequence[FixedSet], tools: Mapping[ToolId, Tool], seed:
             raise BadInput(f"{each.data} has no {each.split} query whose tools are in the live index")
         gone = len(whole) - len(gold)
         if each.most_queries:
-            gold = some_queries(_only(data, each.split, gold), each.most_queries, seed).gold[each.split]
+            gold = limit_queries(_only(data, each.split, gold), each.most_queries, seed).gold[each.split]
         number = sum(other.data.name == data.name for other in found)
         found.append(Fixed(f"{data.name}-{number + 1}" if number else data.name, each, data, gold, gone))
     return found
@@ -48,7 +48,11 @@ def _only(data: DataSet, split: str, gold: Gold) -> DataSet:
 
 def said_in(fixed: Sequence[Fixed]) -> set[str]:
     """Every utterance of the fixed sets' data, of any split that is judged: none of them may be learned."""
-    return {spoken(each.data.queries[query].text) for each in fixed for query in each.data.gold[each.settings.split]}
+    return {
+        normalize_utterance(each.data.queries[query].text)
+        for each in fixed
+        for query in each.data.gold[each.settings.split]
+    }
 
 
 def write_fixed(folder: Path, fixed: Fixed, tools: Mapping[ToolId, Tool]) -> Path:

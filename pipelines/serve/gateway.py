@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pipelines.context import make_context
-from pipelines.index.defaults import least_probability
+from pipelines.index.defaults import default_threshold
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
 from pipelines.serve.catalogue.admission import Admission
@@ -19,7 +19,7 @@ from pipelines.serve.rewriter.engines import RETRY, Models
 from pipelines.serve.rewriter.rewriting import Rewriting
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
-from pipelines.system_description import search_word
+from pipelines.system_description import retriever_label
 
 log = logging.getLogger("rewrite-serve")
 
@@ -47,7 +47,7 @@ class Gateway:
         )
         self.service.rewriting = self.models.rewriting if self.models else None
         self.service.trust, said = config.trust, config.least_probability
-        self.service.least_probability = least_probability(config.index) if said is None else said
+        self.service.least_probability = default_threshold(config.index) if said is None else said
         self.feedback = open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,7 +93,7 @@ class Gateway:
     def _mind(self) -> None:
         """Index and rewriter may both be exchanged while they serve."""
         if self.models is not None:
-            self.models.mind(search_word(self.catalogue.current.index, self.catalogue.retriever))
+            self.models.mind(retriever_label(self.catalogue.current.index, self.catalogue.retriever))
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

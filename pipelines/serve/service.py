@@ -167,7 +167,7 @@ class SearchService:
 
     async def _verdict(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking]) -> Detection | None:
         """Does it need a tool? Asked after the raw search, whose vector is still known, and before the rewriter."""
-        if not task.detecting or not task.snapshot.search.detects:
+        if not task.detecting or not task.snapshot.search.has_detector:
             return None
         await asyncio.shield(raw)
         began = time.monotonic()
@@ -191,7 +191,7 @@ class SearchService:
         began, ask = time.monotonic(), Ask(utterance)
         if task.loaded.template.candidates and raw is not None:
             ranking = await asyncio.shield(raw)
-            [ask] = task.snapshot.search.asks([utterance], [ranking], task.loaded.template)
+            [ask] = task.snapshot.search.rewrite_inputs([utterance], [ranking], task.loaded.template)
         try:
             with span("rewrite"):
                 left = task.deadline - reserve - time.monotonic()

@@ -64,7 +64,7 @@ class _Served:
         return self._search.fingerprint
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        return self._search.ask(queries, k)
+        return self._search.retrieve(queries, k)
 
     def __call__(self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int) -> Ranking:
         return self._search.fuse(utterance, raw, lists, k, self._fusion)

@@ -149,7 +149,7 @@ class DevJudge:
                     "make them again with `rewrite-train targets`"
                 )
             self._searches.append((source.name, search, chosen))
-        self._raw = [search.ask([each.utterance for each in dev], DEPTH) for _, search, dev in self._searches]
+        self._raw = [search.retrieve([each.utterance for each in dev], DEPTH) for _, search, dev in self._searches]
 
     def __call__(self, rewrites: Sequence[Rewrite]) -> dict[str, float]:
         """The metric of every data set, and their mean."""
@@ -177,7 +177,7 @@ class DevJudge:
     def _cases(self, rewrites: Sequence[Rewrite]) -> list[Case]:
         cases, start = [], 0
         for (_, search, dev), raw in zip(self._searches, self._raw, strict=True):
-            lists = search.lists(rewrites[start : start + len(dev)])
+            lists = search.search_rewrites(rewrites[start : start + len(dev)])
             start += len(dev)
             gold = [frozenset(example.gold) for example in dev]
             cases.append(Case(search, [example.utterance for example in dev], raw, lists, gold))

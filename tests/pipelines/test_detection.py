@@ -13,7 +13,7 @@ from serving import running
 
 from pipelines.cli import main as cli
 from pipelines.data.labels import Label, load_labels
-from pipelines.detection import Detection, detect, find_detector, tell
+from pipelines.detection import Detection, detect, find_detector, score_detections
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
@@ -71,7 +71,7 @@ def test_sources_are_told_apart() -> None:
         Label("4", "d", False, "y"),
     ]
     verdicts = [Detection(each, 0.5, 0.5) for each in (True, False, False, True)]
-    everything, x, y = tell(labels, verdicts)
+    everything, x, y = score_detections(labels, verdicts)
     assert (everything.kept, everything.refused, everything.balanced) == (0.5, 0.5, 0.5)
     assert (x.source, x.kept, x.refused, x.balanced) == ("x", 0.5, 1.0, 0.75)
     assert (y.kept, y.refused, y.balanced) == (None, 0.0, None)
@@ -88,7 +88,7 @@ def test_what_needs_no_tool_gets_none_unless_asked_for(folder: Path, context: Co
         assert request.detection is not None
         assert chat.detection.probability < chat.detection.threshold == detector.threshold
         assert (len(chat.ranking), len(request.ranking)) == (0, 5)
-        assert len(search.find([CHAT], 5, detecting=False)[0]) == 5
+        assert len(search.search([CHAT], 5, detect=False)[0]) == 5
         assert len(search.explain([CHAT], 5, threshold=0.0)[0].ranking) == 5
         assert len(search.explain([REQUEST], 5, threshold=1.0)[0].ranking) == 0
     named = next(tool for tool in index.tools if "_" in tool.partition("/")[2])

@@ -13,7 +13,7 @@ import yaml
 
 from pipelines.evaluate.published.figures import FigureRow, Figures, read_figures, refuse_twins
 from pipelines.runs import as_json, write_files
-from pipelines.system_description import as_made_of
+from pipelines.system_description import parse_description
 from retrievers.errors import BadInput
 
 KEPT = ("recall@1", "recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")
@@ -72,7 +72,7 @@ def from_run(run: Path) -> Figures:
     told, world, config = (_read(run, name) for name in ("metrics.json", "environment.json", "config.yaml"))
     if config.get("most_queries"):
         raise BadInput(f"{run} looked at {told['queries']} queries only (most_queries); run it on all of them")
-    made = {name: as_made_of(facts, str(run)) for name, facts in told.get("made_of", {}).items()}
+    made = {name: parse_description(facts, str(run)) for name, facts in told.get("made_of", {}).items()}
     if not made:
         raise BadInput(f"{run} does not say what its systems are made of; run it again with this version")
     main = _main_systems(made, told.get("fusions", {}))

@@ -130,7 +130,7 @@ class Admission:
         _, screening, hubs = looking
 
         def near(texts: Sequence[str]) -> list[list[Tool]]:
-            found: list[Ranking] = snapshot.search.ask(texts, NEIGHBOURS)
+            found: list[Ranking] = snapshot.search.retrieve(texts, NEIGHBOURS)
             return [[snapshot.index.tools[tool] for tool in ranking.ids] for ranking in found]
 
         new = [tool for tool in tools if self._is_new(tool)]

@@ -51,7 +51,7 @@ class Batcher:
         while self._idle and (jobs := self._next()):
             self._idle -= 1
             texts = [text for job in jobs for text in job.texts]
-            running = loop.run_in_executor(self._pool, jobs[0].search.ask, texts, jobs[0].depth)
+            running = loop.run_in_executor(self._pool, jobs[0].search.retrieve, texts, jobs[0].depth)
             running.add_done_callback(lambda ended, jobs=jobs: self._finish(loop, jobs, ended))  # type: ignore[misc]
 
     def _next(self) -> list[_Job]:

@@ -35,7 +35,7 @@ class Snapshot:
 
     def warm(self) -> None:
         """Loads whatever the first search would have to wait for."""
-        self.search.find(["weather"], 1)
+        self.search.search(["weather"], 1)
 
     @cached_property
     def ids(self) -> list[str]:

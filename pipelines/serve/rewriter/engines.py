@@ -18,7 +18,7 @@ from pipelines.serve.rewriter.prompt_budget import QuickRoom
 from pipelines.serve.rewriter.rewriting import Loaded, Rewriting
 from pipelines.serve.rewriter.settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
 from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, SERVED, VllmProcess, installed
-from pipelines.system_description import chosen_elsewhere
+from pipelines.system_description import fusion_warning
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend
@@ -73,7 +73,7 @@ class Models:
 
     def mind(self, retriever: str) -> None:
         """Tells, once, where the rewriter's own share was chosen in front of other retrievers than this."""
-        told = chosen_elsewhere(self.parts, retriever, "rewriter.fusion") if self.settings.fusion is None else ""
+        told = fusion_warning(self.parts, retriever, "rewriter.fusion") if self.settings.fusion is None else ""
         if told and told != self._told:
             log.warning("%s", told)
         self._told = told

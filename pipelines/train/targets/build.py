@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.data.dataset import DataSet, Gold, hashed, load_dataset, some_queries
+from pipelines.data.dataset import DataSet, Gold, limit_queries, load_dataset, stable_hash
 from pipelines.data.splits import Protocol, apply_protocol
 from pipelines.phrasing import NAMES, phrase
 from pipelines.search import DEPTH, ToolSearch
-from pipelines.system_description import search_word
+from pipelines.system_description import retriever_label
 from pipelines.train.targets.own_words import JUDGED_AT, own_words
 from pipelines.train.targets.queries import choose_queries
 from pipelines.train.targets.tool_lines import Lines, tool_lines
@@ -119,7 +119,7 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
     search.check_tools(tool.id for tool in data.tools)
     queries = choose_queries(data.gold["train"], config)
     splits = {"train": queries.train, "align": queries.align}
-    judged = some_queries(data, config.most_judged, config.seed) if config.most_judged else data
+    judged = limit_queries(data, config.most_judged, config.seed) if config.most_judged else data
     splits |= {split: judged.gold[split] for split in ("dev", "test") if data.gold.get(split)}
     maker = _Maker(config, data, template, search, splits)
     told = {split: maker.told(split) for split in splits if split in ("dev", "test")}
@@ -134,7 +134,7 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
             "protocol": config.protocol,
             "index": config.index,
             "retriever": config.retriever,
-            "searches": search_word(index, config.retriever),
+            "searches": retriever_label(index, config.retriever),
             "fingerprint": search.fingerprint,
             "template": {"name": template.name, "version": template.version},
             "say": config.say,
@@ -167,7 +167,7 @@ class _Maker:
         gold = {query: tools for each in splits.values() for query, tools in each.items()}
         order = sorted(gold)
         utterances = {query: data.queries[query].text for query in order}
-        found = search.ask([utterances[query] for query in order], DEPTH, "raw queries")
+        found = search.retrieve([utterances[query] for query in order], DEPTH, "raw queries")
         self._raw: dict[str, Ranking] = dict(zip(order, found, strict=True))
         if config.say == "own-words":
             own = own_words(search, utterances, self._raw, gold, template.most_lines)
@@ -207,7 +207,7 @@ class _Maker:
         """Queries that raw retrieval serves already, as many of them as shall answer `no rewrite`."""
         served = [query for query in gold if gold[query] <= set(self._raw[query].ids[: self._config.served_at])]
         most = int(self._config.abstain * len(gold))
-        return frozenset(sorted(served, key=lambda query: hashed(f"{self._config.seed}/{query}"))[:most])
+        return frozenset(sorted(served, key=lambda query: stable_hash(f"{self._config.seed}/{query}"))[:most])
 
     def told(self, split: str) -> dict[str, dict[str, float]]:
         """What the raw queries reach, and what lines written perfectly would: interleaved, and beside the raw query."""

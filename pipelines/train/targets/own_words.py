@@ -26,7 +26,7 @@ def own_words(
 ) -> dict[str, tuple[str, ...]]:
     """query -> the reductions that serve it best beside the raw query; none where every one of them harms."""
     every = list(dict.fromkeys(each for query in gold for each in variants(utterances[query])))
-    lists = dict(zip(every, search.ask(every, DEPTH, "reductions"), strict=True))
+    lists = dict(zip(every, search.retrieve(every, DEPTH, "reductions"), strict=True))
     return {query: best_lines(utterances[query], raw[query], lists, gold[query], most_lines) for query in gold}
 
 

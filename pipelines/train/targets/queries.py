@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.data.dataset import Gold, hashed
+from pipelines.data.dataset import Gold, stable_hash
 from retrievers.errors import BadInput
 from retrievers.types import ToolId
 
@@ -43,13 +43,13 @@ class TargetQueries:
 def choose_queries(gold: Gold, choice: Choice) -> TargetQueries:
     """Holds tools and queries out, evens the others, and draws as many as are wanted; by hash, so always the same."""
     tools = sorted({tool for needed in gold.values() for tool in needed})
-    order = sorted(tools, key=lambda tool: hashed(f"align/{choice.seed}/{tool}"))
+    order = sorted(tools, key=lambda tool: stable_hash(f"align/{choice.seed}/{tool}"))
     held = set(order[: int(choice.hold_out_tools * len(tools))])
     align = {query: needed for query, needed in gold.items() if held & needed}
     free = {query: needed for query, needed in gold.items() if query not in align}
     if not free:
         raise BadInput("hold_out_tools leaves no query to learn from; make it smaller")
-    drawn = sorted(free, key=lambda query: hashed(f"{choice.seed}/{query}"))
+    drawn = sorted(free, key=lambda query: stable_hash(f"{choice.seed}/{query}"))
     kept = int(choice.hold_out_queries * len(drawn))
     align |= {query: free.pop(query) for query in drawn[:kept]}
     drawn = drawn[kept:]

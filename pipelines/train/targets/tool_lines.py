@@ -98,7 +98,7 @@ def _drawn(choice: Choice, key: str, draw: int) -> int:
 
 def _goodness(search: ToolSearch, lines: Sequence[str], tools: Sequence[ToolId]) -> list[float]:
     """1 / place at which each line finds its tool."""
-    rankings = search.ask(lines, DEPTH, "phrasings")
+    rankings = search.retrieve(lines, DEPTH, "phrasings")
     return [
         1.0 / (ranking.ids.index(tool) + 1) if tool in ranking.ids else 0.0
         for ranking, tool in zip(rankings, tools, strict=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pipelines.data.dataset import Gold, Query, hashed
-from pipelines.data.dataset_writer import query_id, spoken
+from pipelines.data.dataset import Gold, Query, stable_hash
+from pipelines.data.dataset_writer import normalize_utterance, query_id
 from pipelines.phrasing import phrase
 from pipelines.rewriters import find_parts, load_rewriter
 from pipelines.runs import write_files
@@ -64,7 +64,7 @@ def make_utterances(config: UtterancesConfig, index: Index, context: Context, dr
     """Writes for every tool, chunk by chunk into `drafts`, then filters. A killed run goes on with its drafts."""
     ids = sorted(index.tools)
     if config.most_tools:
-        ids = sorted(ids, key=lambda tool: hashed(f"{config.seed}/{tool}"))[: config.most_tools]
+        ids = sorted(ids, key=lambda tool: stable_hash(f"{config.seed}/{tool}"))[: config.most_tools]
     written = draw(config, index, ids, context, drafts)
     return keep(config, index, written)
 
@@ -117,11 +117,11 @@ def keep(config: UtterancesConfig, index: Index, written: Mapping[ToolId, Sequen
             if reason:
                 left_out[reason] += 1
                 continue
-            said_by[spoken(text)].add(tool)
+            said_by[normalize_utterance(text)].add(tool)
             kept.append((text, tool))
-    alone = [(text, tool) for text, tool in kept if len(said_by[spoken(text)]) == 1]
+    alone = [(text, tool) for text, tool in kept if len(said_by[normalize_utterance(text)]) == 1]
     left_out["said of several tools"] = len(kept) - len(alone)
-    unique = list({spoken(text): (text, tool) for text, tool in reversed(alone)}.values())[::-1]
+    unique = list({normalize_utterance(text): (text, tool) for text, tool in reversed(alone)}.values())[::-1]
     left_out["said twice"] = len(alone) - len(unique)
     placed = _places(config, index, unique)
     found = [(place, text, tool) for place, (text, tool) in zip(placed, unique, strict=True) if place is not None]
@@ -146,7 +146,7 @@ def _fill(gold: dict[str, Gold]) -> None:
     for split in ("test", "dev", "train"):
         largest = max(gold, key=lambda name: len(gold[name]), default=split)
         if not gold.get(split) and len(gold.get(largest, {})) > 1:
-            query = min(gold[largest], key=hashed)
+            query = min(gold[largest], key=stable_hash)
             gold[split] = {query: gold[largest].pop(query)}
 
 
@@ -181,7 +181,7 @@ def _places(config: UtterancesConfig, index: Index, pairs: Sequence[tuple[str, T
     """Where the retriever finds the tool of every utterance; None: not where it should."""
     if not config.found_in:
         return [0] * len(pairs)
-    rankings = ToolSearch(index, config.retriever).ask([text for text, _ in pairs], config.found_in, "round trip")
+    rankings = ToolSearch(index, config.retriever).retrieve([text for text, _ in pairs], config.found_in, "round trip")
     return [
         ranking.ids.index(tool) + 1 if tool in ranking.ids else None
         for ranking, (_, tool) in zip(rankings, pairs, strict=True)
@@ -189,7 +189,7 @@ def _places(config: UtterancesConfig, index: Index, pairs: Sequence[tuple[str, T
 
 
 def _split(config: UtterancesConfig, text: str) -> str:
-    number = hashed(spoken(text))
+    number = stable_hash(normalize_utterance(text))
     if number % config.test_one_in == 0:
         return "test"
     return "dev" if number // config.test_one_in % config.dev_one_in == 0 else "train"

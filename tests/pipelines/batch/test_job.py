@@ -98,7 +98,7 @@ def test_tools_are_those_of_the_one_path_of_a_query(
     do(rows, tmp_path / "out.jsonl", config)
     search = ToolSearch(Index(index, plain_context()), "bm25", make_rewriter(RULES)[0], fusion)
     expected = [
-        [{"id": tool, "score": round(score, 6)} for tool, score in ranking] for ranking in search.find(UTTERANCES, 7)
+        [{"id": tool, "score": round(score, 6)} for tool, score in ranking] for ranking in search.search(UTTERANCES, 7)
     ]
     assert [row["tools"] for row in read(tmp_path / "out.jsonl")] == expected
 
@@ -106,7 +106,7 @@ def test_tools_are_those_of_the_one_path_of_a_query(
 def test_an_index_alone_is_enough(tmp_path: Path, rows: Path, index: Path) -> None:
     summary = do(rows, tmp_path / "out.trec", BatchConfig(index=str(index), retriever="bm25", k=3))
     run_file = read_run(tmp_path / "out.trec")
-    found = ToolSearch(Index(index, plain_context()), "bm25").find(UTTERANCES, 3)
+    found = ToolSearch(Index(index, plain_context()), "bm25").search(UTTERANCES, 3)
     assert [run_file[f"q{n}"].ids for n in range(36)] == [ranking.ids for ranking in found]
     assert summary.parsed is None
 
@@ -343,7 +343,7 @@ def test_answers_that_cannot_be_read_or_asked_are_counted(
     summary = do(rows, tmp_path / "out.jsonl", replace(CONFIG, index=str(index), retriever="bm25"))
     assert summary.statuses == {"rewritten": 9, "unparseable": 9, "too-long": 9, "none": 9}
     assert (summary.fallbacks, summary.parsed) == (18, 0.5)
-    raw = ToolSearch(Index(index, plain_context()), "bm25").find(UTTERANCES, 10)
+    raw = ToolSearch(Index(index, plain_context()), "bm25").search(UTTERANCES, 10)
     for row, ranking in zip(read(tmp_path / "out.jsonl"), raw, strict=True):
         assert row["status"] == "rewritten" or [tool["id"] for tool in row["tools"]] == list(ranking.ids)
 

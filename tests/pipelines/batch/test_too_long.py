@@ -61,10 +61,10 @@ def test_a_job_answers_what_the_rewriter_answers_and_gives_every_other_row_its_e
     index = Index(tmp_path / "index", plain_context())
     search = ToolSearch(index, "bm25", make_rewriter(config.rewriter)[0], RewriteFusion())
     assert [[tool["id"] for tool in row["tools"]] for row in found] == [
-        list(ranking.ids) for ranking in search.find(UTTERANCES, config.k)
+        list(ranking.ids) for ranking in search.search(UTTERANCES, config.k)
     ]
     assert found[1]["queries"] == []
-    raw = ToolSearch(index, "bm25").find([UTTERANCES[1]], config.k)[0]
+    raw = ToolSearch(index, "bm25").search([UTTERANCES[1]], config.k)[0]
     assert [tool["id"] for tool in found[1]["tools"]] == list(raw.ids)
 
 

@@ -25,7 +25,13 @@ from pipelines.evaluate.published.figures import RETRIEVERS, REWRITERS, Figures,
 from pipelines.evaluate.published.page import SECTIONS, Entry
 from pipelines.evaluate.published.plots import latency
 from pipelines.rewriters import Parts, RewriterSettings, find_parts
-from pipelines.system_description import chosen_elsewhere, count_parameters, made_of, rewriter_word, search_word
+from pipelines.system_description import (
+    count_parameters,
+    describe_system,
+    fusion_warning,
+    retriever_label,
+    rewriter_label,
+)
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
 from retrievers.kind import Context
@@ -311,7 +317,7 @@ def test_what_a_system_is_made_of(some_tools: list[Tool], context: Context, tmp_
     index = Index(tmp_path / "index", context)
     encoder = 22_713_216
     assert count_parameters(context.find_model("bundled:minilm")) == encoder
-    made = {name: made_of(index, name, context.find_model) for name in settings}
+    made = {name: describe_system(index, name, context.find_model) for name in settings}
     assert {name: (each.retriever, each.parameters) for name, each in made.items()} == {
         "bm25": ("bm25", 0),
         "dense": ("dense", encoder),
@@ -320,7 +326,7 @@ def test_what_a_system_is_made_of(some_tools: list[Tool], context: Context, tmp_
     parts = find_parts(
         RewriterSettings(base="bundled:minilm", template="needs")
     )  # any weights will do: none are loaded
-    asked = made_of(index, "dense", context.find_model, parts)
+    asked = describe_system(index, "dense", context.find_model, parts)
     assert (asked.rewriter, asked.parameters) == ("zero-shot", 2 * encoder)
 
 
@@ -331,7 +337,7 @@ def test_what_a_system_is_made_of(some_tools: list[Tool], context: Context, tmp_
 def test_rewriters_in_a_word(how: str, word: str) -> None:
     parts = find_parts(RewriterSettings(base="bundled:minilm", template="needs"))
     same = Parts(parts.template, parts.phrasing, parts.model, None, [], parts.facts, how=how)
-    assert rewriter_word(same) == word
+    assert rewriter_label(same) == word
 
 
 @pytest.mark.parametrize(
@@ -383,7 +389,7 @@ def test_how_a_retriever_searches_in_words() -> None:
     }
     parts = {name: SimpleNamespace(settings=settings) for name, settings in told.items()}
     index: Any = SimpleNamespace(manifest=SimpleNamespace(retrievers=parts))
-    assert {name: search_word(index, name) for name in told} == {
+    assert {name: retriever_label(index, name) for name in told} == {
         "bm25": "bm25",
         "vectors": "dense",
         "elsewhere": "dense",
@@ -411,5 +417,5 @@ def test_a_share_is_for_the_retrievers_that_it_was_chosen_for(
     parts = replace(
         parts, fusion=RewriteFusion(raw=raw), data=[{"searches": each} if each else {} for each in searches]
     )
-    assert bool(chosen_elsewhere(parts, behind, "fusion")) == told
-    assert not chosen_elsewhere(replace(parts, fusion=None), behind, "fusion")
+    assert bool(fusion_warning(parts, behind, "fusion")) == told
+    assert not fusion_warning(replace(parts, fusion=None), behind, "fusion")

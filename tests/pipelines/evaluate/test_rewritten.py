@@ -155,7 +155,7 @@ def test_evaluation_takes_the_path_of_every_query(
     rewriter = Rewriter(load_template("needs"), ScriptedBackend())
     for name, fusion in (("alone", RewriteFusion("interleave", 0)), ("fused", RewriteFusion("rrf", 0.4))):
         search = ToolSearch(Index(place / "index", context), "bm25", rewriter, fusion)
-        assert [ranking.ids for ranking in search.find(found.texts, DEPTH)] == ids(found, name)
+        assert [ranking.ids for ranking in search.search(found.texts, DEPTH)] == ids(found, name)
 
 
 def test_what_is_no_rewrite_falls_back_to_the_raw_query_and_is_counted(

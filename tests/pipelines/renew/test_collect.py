@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.data.dataset import hashed, load_dataset
-from pipelines.data.dataset_writer import query_id, spoken, write_dataset
+from pipelines.data.dataset import load_dataset, stable_hash
+from pipelines.data.dataset_writer import normalize_utterance, query_id, write_dataset
 from pipelines.renew.call_names import ToolNames
 from pipelines.renew.collect import Collected, check_enough, collect
 from pipelines.renew.settings import Sources
@@ -31,7 +31,7 @@ TOOLS = {
 def gathered(tmp_path: Path, rows: list[tuple[str, list[str]]], fixed: tuple[str, ...] = (), **more: Any) -> Collected:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"utterance": text, "tools": tools}) + "\n" for text, tools in rows))
-    return collect(Sources(feedback=(str(path),), **more), TOOLS, {spoken(text) for text in fixed})
+    return collect(Sources(feedback=(str(path),), **more), TOOLS, {normalize_utterance(text) for text in fixed})
 
 
 def test_each_utterance_stands_once_with_all_its_tools(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_dev_is_cut_by_a_hash_of_the_text_and_stays(tmp_path: Path) -> None:
     rows = [(f"utterance {number}", ["a/list"]) for number in range(400)]
     found = gathered(tmp_path, rows)
     dev = {found.queries[query].text for query in found.gold["dev"]}
-    assert dev == {text for text, _ in rows if hashed(text) % 10 == 0}
+    assert dev == {text for text, _ in rows if stable_hash(text) % 10 == 0}
     assert 20 < len(dev) < 60
     later = gathered(tmp_path, [("one more", ["b/list"]), *reversed(rows)])
     assert dev <= {later.queries[query].text for query in later.gold["dev"]}

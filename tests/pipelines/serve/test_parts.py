@@ -178,13 +178,13 @@ def test_searches_that_come_together_are_searched_together(tmp_path: Path) -> No
     build(tmp_path / "index", varied_tools(30), BM25_ONLY, plain_context())
     search = ToolSearch(Index(tmp_path / "index", plain_context()), "bm25")
     batches: list[int] = []
-    ask = search.ask
+    ask = search.retrieve
 
     def counted(texts: list[str], depth: int) -> Any:
         batches.append(len(texts))
         return ask(texts, depth)
 
-    search.ask = counted  # type: ignore[method-assign,assignment]
+    search.retrieve = counted  # type: ignore[method-assign,assignment]
 
     async def many() -> list[Any]:
         batcher = Batcher(1, 8, 40)

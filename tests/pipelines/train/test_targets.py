@@ -46,7 +46,7 @@ def search(config: TargetsConfig, context: Context) -> ToolSearch:
 
 
 def _place(search: ToolSearch, line: str, tool: str) -> int:
-    (ranking,) = search.ask([line], 100)
+    (ranking,) = search.retrieve([line], 100)
     return ranking.ids.index(tool) if tool in ranking.ids else 100
 
 
@@ -159,7 +159,7 @@ def test_lines_come_in_the_order_that_was_asked_for(
     assert several
     by_id = {query: dict(zip(each.lines, each.gold, strict=True)) for query, each in orders["id"].items()}
     for example in several[:20]:
-        (raw,) = search.ask([example.utterance], 100)
+        (raw,) = search.retrieve([example.utterance], 100)
         places = [raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)]
         assert places == sorted(places)
         assert sorted(orders["random"][example.id].lines) == sorted(example.lines)
@@ -173,7 +173,7 @@ def test_only_served_queries_are_left_alone_and_no_more_than_the_share(
     silent = [example for example in made.splits["train"] if not example.lines]
     assert 0 < len(silent) <= 0.1 * len(made.splits["train"])
     assert made.facts["abstained"] == len(silent)
-    for example, ranking in zip(silent, search.ask([each.utterance for each in silent], 3), strict=True):
+    for example, ranking in zip(silent, search.retrieve([each.utterance for each in silent], 3), strict=True):
         assert set(example.gold) <= set(ranking.ids)
     assert all(example.lines for example in made.splits["dev"])
 
@@ -227,7 +227,7 @@ def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context:
     assert len(shown.splits["dev"]) == 80  # dev keeps what it cannot show: it is asked all the same
     assert any(not example.lines for example in shown.splits["dev"])
     for example in shown.splits["dev"][:10]:
-        (raw,) = search.ask([example.utterance], 10)
+        (raw,) = search.retrieve([example.utterance], 10)
         style = shown.facts["phrasing"]
         texts = [phrase(tools[tool], style, shown.template.most_characters, search.fields) for tool in raw.ids]
         assert list(example.candidates) == texts

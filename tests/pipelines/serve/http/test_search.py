@@ -50,7 +50,7 @@ def test_all_kinds_of_retrievers_answer_alike(some_tools: list[Tool], tmp_path: 
     server = serve(index=str(tmp_path / "three"), retriever="hybrid")
     with ThreadPoolExecutor(6) as callers:  # at the same time, so that they are searched together
         found = list(callers.map(lambda query: pairs(server.search(query, k=5)["results"][0]), queries * 4))
-    theirs = ToolSearch(Index(tmp_path / "three", context), "hybrid").find(queries, 5)
+    theirs = ToolSearch(Index(tmp_path / "three", context), "hybrid").search(queries, 5)
     assert found == [[(hit.tool_id, hit.score) for hit in ranking] for ranking in theirs] * 4
 
 
@@ -73,7 +73,7 @@ def test_with_a_rewriter_it_is_toolsearch_explain(
         assert pairs(result) == [(hit.tool_id, hit.score) for hit in theirs.ranking]
         for tool in result["tools"]:
             for by in tool["found_by"]:
-                ranking = theirs.raw if by["list"] == "raw" else theirs.lists[int(by["list"].split()[1]) - 1]
+                ranking = theirs.raw if by["list"] == "raw" else theirs.line_rankings[int(by["list"].split()[1]) - 1]
                 assert ranking.ids[by["place"] - 1] == tool["id"]
 
 
