@@ -39,7 +39,7 @@ class ToolSearchResult:
 
 
 class ToolSearch:
-    """Utterances in, ranked tools out: detector, raw retrieval, rewriter, fusion. Detector and rewriter are optional."""
+    """Utterances in, ranked tools out: detector, raw retrieval, rewriter, fusion. Detector and rewriter optional."""
 
     def __init__(
         self,
