@@ -91,7 +91,7 @@ def newcomers(
     found: Figures = {"kind": kind, "tools": len(data.tools), "late": len(late)}
     came = [tool for tool in data.tools if tool.id in late]
     if kind in ("dense", "tuned"):
-        learns = DenseTraining((TrainingSource(data.name),)) if kind == "tuned" else None
+        learns = DenseTraining(data=(TrainingSource(data.name),)) if kind == "tuned" else None
         sets = {kind: [training_set(early, text)]} if learns else {}
         build(folder, early.tools, {kind: DenseSettings(model=dense, train=learns)}, context, text, training=sets)
         add(folder, came, context)

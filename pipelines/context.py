@@ -5,8 +5,11 @@ from __future__ import annotations
 from pipelines.models import cache_folder, find_model
 from pipelines.vllm_engine import vllm
 from retrievers.kind import Context
+from reward.metrics import measure_rankings
 
 
 def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
     """The world as the commands see it."""
-    return Context(find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm)
+    return Context(
+        find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm, measure=measure_rankings
+    )

@@ -1,8 +1,8 @@
-"""Protocols of a retriever kind: what it must implement to live in an index folder."""
+"""Protocols of a retriever kind, and the context it is made with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -15,11 +15,17 @@ from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId
 
 Arrays = dict[str, np.ndarray]
+Measure = Callable[[Sequence[str], Sequence[Sequence[Any]], Sequence[Collection[Any]]], dict[str, np.ndarray]]
+"""Metrics by name (`recall@5`), one value per query, of rankings and the gold items of each query."""
+
+
+def _no_measure(*_: object) -> dict[str, np.ndarray]:
+    raise AssertionError("a Context without `measure` cannot train")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One retriever's share of one segment."""
+    """One retriever's rows in one segment."""
 
     arrays: Arrays
     live: np.ndarray
@@ -27,30 +33,31 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a retriever may need of the world outside its folder."""
+    """Everything a retriever needs from outside its folder."""
 
     find_model: FindModel
     cache: Path | None = None
-    """Where embeddings are kept between builds; None: nowhere."""
+    """Folder of embeddings kept between builds; None: nothing is kept."""
     show_progress: bool = False
     device: str | None = None
-    """cpu, cuda, mps; None: the best there is."""
+    """cpu, cuda or mps; None: the best one present."""
     encoders: dict[str, Any] = field(default_factory=dict)
     """Encoders already loaded, by fingerprint of their weights."""
     vectors: Callable[[str], VectorCache] | None = None
-    """Who keeps the vectors of a model, by its fingerprint; None: a file in `cache`."""
+    """Returns the vector cache of a model by its fingerprint; None: a file in `cache`."""
     engine: str = "transformers"
-    """What runs the language model of a generative retriever: transformers or vllm."""
+    """Engine of a generative retriever's language model: transformers or vllm."""
     vllm: Callable[[], Callable[..., Any]] | None = None
-    """Who starts vLLM. Called, it refuses where there is none, or gives what starts it with a model's folder and vLLM's
-    options; that which is started has vLLM's `generate`."""
+    """Returns the function that starts vLLM with a model folder and options; raises where vLLM is not installed."""
+    measure: Measure = _no_measure
+    """Metrics of rankings, passed in because their one definition is in reward/metrics.py. Needed to train."""
 
 
 class Kind(Protocol):
-    """One way to search, as it is kept on disk."""
+    """One way to search: makes the rows of an index folder and opens them."""
 
     def identity(self) -> dict[str, str]:
-        """Facts that must still hold when the index is opened or changed, such as the hash of the encoder."""
+        """Facts that must be the same when the index is opened or changed, such as the hash of the encoder."""
         ...
 
     def rows(self, documents: Sequence[str]) -> Arrays:
@@ -69,55 +76,55 @@ class Kind(Protocol):
 
 
 @runtime_checkable
-class Learner(Protocol):
-    """A kind that can train a model of its own before it indexes."""
+class Trainable(Protocol):
+    """A kind that can train its own model before it indexes."""
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
-        """Trains in the work folder, going on where a killed run stopped; returns the folder of the model."""
+        """Train in the work folder, or resume a killed run there; return the folder of the model."""
         ...
 
 
 @runtime_checkable
-class Rememberer(Protocol):
-    """A kind that remembers which tools a query turned out to need, and finds them for the next one like it."""
+class LearnsFromFeedback(Protocol):
+    """A kind that ranks higher the tools which similar queries were confirmed to need."""
 
-    def remember(self, queries: Sequence[str]) -> np.ndarray:
-        """(queries, dimensions): what each is recognised by."""
+    def feedback_keys(self, queries: Sequence[str]) -> np.ndarray:
+        """(queries, dimensions): vectors by which similar queries are found."""
         ...
 
-    def recall(self, keys: np.ndarray, pairs: list[tuple[str, tuple[ToolId, ...]]]) -> None:
-        """What was remembered so far, for the retriever that is opened next."""
+    def load_feedback(self, keys: np.ndarray, pairs: list[tuple[str, tuple[ToolId, ...]]]) -> None:
+        """Use these confirmed queries in the retriever that is opened next."""
         ...
 
 
 @runtime_checkable
-class Speller(Protocol):
-    """A kind that gives every tool an identity of its own, and so must know who is in which row."""
+class NeedsTools(Protocol):
+    """A kind that gives every tool its own identity, so that it needs the tools and not only their texts."""
 
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
-        """As `Kind.rows`, with the tools themselves."""
+        """`Kind.rows` with the tools."""
         ...
 
     def train_tools(
         self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path
     ) -> Path:
-        """As `Learner.train`, with the catalogue that is to be learned."""
+        """`Trainable.train` with the catalogue to learn."""
         ...
 
 
 @runtime_checkable
-class Neighbour(Protocol):
-    """A kind whose new rows must not be like those that the index holds."""
+class SeesExistingRows(Protocol):
+    """A kind whose new rows must differ from the rows in the index."""
 
-    def know(self, blocks: Sequence[Block]) -> None:
-        """What the index holds, before more is added."""
+    def see_existing_rows(self, blocks: Sequence[Block]) -> None:
+        """Receive the rows of the index before new ones are made."""
         ...
 
 
 @runtime_checkable
-class Keeper(Protocol):
-    """A kind that gives tools something which has to stay when its index is built further."""
+class KeepsCodes(Protocol):
+    """A kind whose tools keep their codes when the index is trained again."""
 
-    def keep(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
-        """What the index holds, and which tool is in which row, before it is trained further."""
+    def keep_codes(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
+        """Receive the codes of the index, one per id, before training."""
         ...

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Lt
 
 from retrievers.errors import BadInput
 from retrievers.types import Ranking
@@ -77,43 +79,47 @@ class BM25Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseTraining:
-    """How an encoder is tuned before it indexes."""
+class EncoderTraining:
+    """How an encoder is tuned on queries and the tools they need."""
+
+    epochs: Annotated[int, Ge(1)] = 8
+    batch_size: Annotated[int, Ge(1)] = 256
+    learning_rate: Annotated[float, Gt(0)] = 2e-4
+    warmup: Annotated[float, Ge(0), Lt(1)] = 0.05
+    """Share of all steps in which the learning rate rises."""
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    temperature: Annotated[float, Gt(0)] = 0.05
+    candidates: Annotated[int, Ge(1)] = 1024
+    """Documents in the softmax: all that some training query needs, or else gold, hard negatives and a random fill."""
+    hard_negatives: Annotated[int, Ge(0)] = 8
+    """Mined per query before training, where the catalogue has more than `candidates` documents."""
+    max_length: Annotated[int, Ge(0)] = 256
+    """Tokens read of a text; 0: the model's own limit."""
+    patience: Annotated[int, Ge(1)] = 3
+    """Epochs without a better dev recall before training stops."""
+    blends: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    """Shares of the tuned weights tried on dev, the rest being the original model; 0: untuned, 1: all tuned."""
+
+    def __post_init__(self) -> None:
+        if not self.blends or any(not 0 <= blend <= 1 for blend in self.blends):
+            raise BadInput(f"shares between 0 and 1, got {list(self.blends)}", "blends")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseTraining(EncoderTraining):
+    """Training data of an encoder, and how it is tuned before it indexes."""
 
     data: tuple[TrainingSource, ...]
     """Several catalogues give a general encoder: batches come from one at a time, in proportion to their queries."""
     protocol: Literal["official", "unseen-tools"] = "official"
     hold_out: str = ""
-    """The name of one of the data sets that is kept out of training, to be tested on: leave one catalogue out."""
-    epochs: int = 8
-    batch_size: int = 256
-    learning_rate: float = 2e-4
-    warmup: float = 0.05
-    weight_decay: float = 0.01
-    temperature: float = 0.05
-    candidates: int = 1024
-    """Documents in the softmax: all that some training query needs, or else gold, hard negatives, random fill."""
-    hard_negatives: int = 8
-    """Mined for every query before training, where the catalogue does not fit."""
-    max_length: int = 256
-    """Tokens read of a text; 0: as the model has it."""
-    patience: int = 3
-    """Epochs without a better dev recall before training stops."""
-    blends: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    """Shares of the tuned weights tried on dev, the rest being the model as it came; 0: untuned, 1: all tuned."""
-    seed: int = 0
+    """Name of one of the data sets that is left out of training, to be tested on."""
+    seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
+        EncoderTraining.__post_init__(self)
         if not self.data:
-            raise BadInput("training needs at least one data set")
-        if min(self.epochs, self.batch_size, self.candidates, self.patience) < 1 or self.hard_negatives < 0:
-            raise BadInput("epochs, batch_size, candidates and patience must be at least 1, hard_negatives at least 0")
-        if min(self.learning_rate, self.temperature) <= 0 or not 0 <= self.warmup < 1:
-            raise BadInput("learning_rate and temperature must be positive, warmup between 0 and 1")
-        if min(self.seed, self.max_length, self.weight_decay) < 0:
-            raise BadInput("seed, max_length and weight_decay must not be negative")
-        if not self.blends or any(not 0 <= blend <= 1 for blend in self.blends):
-            raise BadInput("blends are shares between 0 and 1")
+            raise BadInput("name at least one data set, got []", "data")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,9 +77,3 @@ class TrainingSet:
         nobody has asked for yet.
         """
         return sorted({row for gold in self.train.gold for row in gold})
-
-
-def recall(rankings: Sequence[Sequence[int]], gold: Sequence[Sequence[int]]) -> float:
-    """The mean share of gold rows found: what dev selection goes by."""
-    shares = [len(set(found) & set(wanted)) / len(wanted) for found, wanted in zip(rankings, gold, strict=True)]
-    return sum(shares) / len(shares)

@@ -11,12 +11,10 @@ function of the hits (queries, places), the number of gold tools (queries,) and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from retrievers.types import ToolId
 
 DEPTH = 100
 """How deep a ranking is judged: MRR looks no further."""
@@ -32,7 +30,7 @@ class Judged:
     """(queries,): how many gold tools there are, never 0"""
 
 
-def judge(rankings: Sequence[Sequence[ToolId]], gold: Sequence[Collection[ToolId]], depth: int = DEPTH) -> Judged:
+def judge(rankings: Sequence[Sequence[Hashable]], gold: Sequence[Collection[Hashable]], depth: int = DEPTH) -> Judged:
     """Marks gold tools in the first `depth` places. A query without gold has no score and is refused."""
     hits = np.zeros((len(rankings), depth), dtype=bool)
     sizes = np.zeros(len(rankings), dtype=np.int64)
@@ -143,3 +141,11 @@ def measure(name: str, judged: Judged) -> np.ndarray:
     if k > judged.hits.shape[1]:
         raise ValueError(f"{name} looks deeper than the {judged.hits.shape[1]} places that were judged")
     return AT_K[metric](judged, k)
+
+
+def measure_rankings(
+    names: Sequence[str], rankings: Sequence[Sequence[Hashable]], gold: Sequence[Collection[Hashable]]
+) -> dict[str, np.ndarray]:
+    """The values (queries,) of several metrics by their names."""
+    judged = judge(rankings, gold)
+    return {name: measure(name, judged) for name in names}

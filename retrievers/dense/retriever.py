@@ -37,16 +37,14 @@ class DenseKind:
         return self._encoder
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
-        if self._settings.train is None:
+        training = self._settings.train
+        if training is None:
             raise BadInput("this dense retriever has no `train` settings")
         try:
             from retrievers.dense.tuning.train import tune
         except ModuleNotFoundError as error:
             raise ModelMissing(f"training needs {error.name}; run `pip install toolrewrite[train]`") from error
-
-        return tune(
-            self._encoder.folder, sets, self._settings.train, work, self._context.device, self._context.show_progress
-        )
+        return tune(self._encoder.folder, sets, training, training.seed, work, self._context)
 
     def identity(self) -> dict[str, str]:
         return {"weights": self._encoder.fingerprint}

@@ -111,7 +111,7 @@ class ToolGenKind:
         """What is told of the spelling beside the training."""
         return {}
 
-    def know(self, blocks: Sequence[Block]) -> None:
+    def see_existing_rows(self, blocks: Sequence[Block]) -> None:
         """Codes that the index holds are nobody else's. Those of tokens that a segment brought are its own anyway."""
         for block in blocks:
             self._held.update(code for code in codes_in(block.arrays["codes"][block.live]) if min(code) >= 0)

@@ -17,7 +17,7 @@ from retrievers.errors import BadInput, IndexBroken
 from retrievers.files import Entry, check, get_array, put_array, put_bytes
 from retrievers.index.manifest import Manifest, Part
 from retrievers.index.unknown_ids import unknown
-from retrievers.kind import Kind, Rememberer
+from retrievers.kind import Kind, LearnsFromFeedback
 from retrievers.text import clean
 from retrievers.types import ToolId
 
@@ -61,12 +61,12 @@ def checked(pairs: Sequence[tuple[str, Sequence[ToolId]]], known: Mapping[ToolId
 def write(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind], fresh: Sequence[Pair]) -> Manifest:
     """The manifest with the fresh pairs at every retriever that remembers. A query confirmed before is replaced."""
     parts = dict(manifest.retrievers)
-    learners = {name: kind for name, kind in kinds.items() if isinstance(kind, Rememberer)}
+    learners = {name: kind for name, kind in kinds.items() if isinstance(kind, LearnsFromFeedback)}
     if not learners:
         raise BadInput(f"no retriever of {folder} learns from confirmed queries; build one of kind masstool")
     again = {query for query, _ in fresh}
     for name, kind in learners.items():
-        keys, pairs = kind.remember([query for query, _ in fresh]), list(fresh)
+        keys, pairs = kind.feedback_keys([query for query, _ in fresh]), list(fresh)
         before = read(folder, parts[name].extras)
         if before is not None:
             kept = [place for place, (query, _) in enumerate(before[1]) if query not in again]

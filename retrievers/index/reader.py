@@ -15,7 +15,7 @@ from retrievers.index import confirmed_queries as confirmed
 from retrievers.index import manifest as manifests
 from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Part, Segment
-from retrievers.kind import Block, Context, Kind, Rememberer
+from retrievers.kind import Block, Context, Kind, LearnsFromFeedback
 from retrievers.registry import make_kind, settings_from_json
 from retrievers.rows import Rows
 
@@ -121,8 +121,8 @@ class Index:
             kind = open_kind(self.folder, part, self.context)
             check_identity(self.name, name, part.identity, kind.identity())
             remembered = self._confirmed[name]
-            if remembered is not None and isinstance(kind, Rememberer):
-                kind.recall(*remembered)
+            if remembered is not None and isinstance(kind, LearnsFromFeedback):
+                kind.load_feedback(*remembered)
             self._retrievers[name] = kind.open(
                 self._blocks[name], self.rows, f"{self.fingerprint}/{name}", self.retriever
             )

@@ -10,7 +10,7 @@ from retrievers.files import put_array, put_bytes
 from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Manifest, Segment
 from retrievers.index.reader import blocks, live_mask, segment_tools
-from retrievers.kind import Arrays, Block, Kind, Neighbour, Speller
+from retrievers.kind import Arrays, Block, Kind, NeedsTools, SeesExistingRows
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
@@ -26,15 +26,15 @@ def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kin
 def introduce(kinds: Mapping[str, Kind], held: Callable[[str], Sequence[Block]]) -> None:
     """Tells the kinds that want to know what the index holds of theirs."""
     for name, kind in kinds.items():
-        if isinstance(kind, Neighbour):
-            kind.know(held(name))
+        if isinstance(kind, SeesExistingRows):
+            kind.see_existing_rows(held(name))
 
 
 def make_arrays(tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> dict[str, Arrays]:
     """Every retriever's arrays for these tools, wherever they are kept."""
     documents = [document(tool, text) for tool in tools]
     return {
-        name: kind.tool_rows(tools, documents) if isinstance(kind, Speller) else kind.rows(documents)
+        name: kind.tool_rows(tools, documents) if isinstance(kind, NeedsTools) else kind.rows(documents)
         for name, kind in kinds.items()
     }
 

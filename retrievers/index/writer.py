@@ -25,7 +25,7 @@ from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, check_identity, live_mask, open_kind, segment_tools
 from retrievers.index.segments import bury, fold, introduce, make_segment, untidy
 from retrievers.index.unknown_ids import unknown
-from retrievers.kind import Context, Keeper, Kind, Learner, Speller
+from retrievers.kind import Context, KeepsCodes, Kind, NeedsTools, Trainable
 from retrievers.registry import RetrieverSettings, check_names, make_kind, settings_to_json
 from retrievers.text import FIELDS, document
 from retrievers.training_set import TrainingSet
@@ -121,10 +121,10 @@ def seal(
 def _train(
     kind: Kind, tools: Sequence[Tool], text: Sequence[str], sets: Sequence[TrainingSet], work: Path, wait: float
 ) -> Path:
-    if isinstance(kind, Speller):
+    if isinstance(kind, NeedsTools):
         with writer_lock(work, wait):
             return kind.train_tools(tools, [document(tool, text) for tool in tools], sets, work)
-    if not isinstance(kind, Learner):
+    if not isinstance(kind, Trainable):
         raise BadInput(f"a retriever of this kind does not learn: {type(kind).__name__}")
     with writer_lock(work, wait):
         return kind.train(sets, work)
@@ -139,12 +139,12 @@ def _learned(folder: Path, retrievers: Mapping[str, RetrieverSettings]) -> dict[
 
 def _keep(folder: Path, kinds: Mapping[str, Kind]) -> None:
     """Reminds the kinds that are trained further of what their index has given its tools."""
-    keepers = {name: kind for name, kind in kinds.items() if isinstance(kind, Keeper)}
+    keepers = {name: kind for name, kind in kinds.items() if isinstance(kind, KeepsCodes)}
     if keepers:
         manifest, _ = manifests.read(folder)
         ids = [tool for lines in _live_tools(folder, manifest)[0] for tool in lines.ids]
         for name, kind in keepers.items():
-            kind.keep(ids, blocks(folder, manifest.segments, name))
+            kind.keep_codes(ids, blocks(folder, manifest.segments, name))
 
 
 def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAIT) -> Change:

@@ -57,11 +57,11 @@ class MassToolKind:
             {label: np.concatenate([block.arrays[label][block.live] for block in blocks]) for label in labels}
         )
 
-    def remember(self, queries: Sequence[str]) -> np.ndarray:
+    def feedback_keys(self, queries: Sequence[str]) -> np.ndarray:
         """Keys of queries that will be confirmed."""
         return self._encoder.queries([clean(query) for query in queries])
 
-    def recall(self, keys: np.ndarray, pairs: list[Pair]) -> None:
+    def load_feedback(self, keys: np.ndarray, pairs: list[Pair]) -> None:
         """Confirmed queries, for the retriever that is opened next."""
         self._confirmed = keys, pairs
 

@@ -108,12 +108,12 @@ class ToolWeaverKind(ToolGenKind):
         codes = np.concatenate([arrays["codes"], tokens], axis=1)
         return {"codes": codes, "inputs": as_array(inputs), "outputs": as_array(outputs)}
 
-    def know(self, blocks: Sequence[Block]) -> None:
+    def see_existing_rows(self, blocks: Sequence[Block]) -> None:
         for block in blocks:
             self._held.update(code[: self._levels] for code in codes_in(block.arrays["codes"][block.live]))
 
-    def keep(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
-        self.know(blocks)
+    def keep_codes(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
+        self.see_existing_rows(blocks)
         live = np.concatenate([block.live for block in blocks])
         codes = [code[: self._levels] for block in blocks for code in codes_in(block.arrays["codes"])]
         self._kept = {tool: code for tool, code, alive in zip(ids, codes, live, strict=True) if alive}

@@ -22,6 +22,7 @@ from retrievers.settings import BM25Settings, DenseSettings, DenseTraining, Trai
 from retrievers.text import tokens
 from retrievers.training_set import Examples, TrainingSet
 from retrievers.types import Parameter, Tool
+from reward.metrics import measure_rankings
 from rewrite.settings import Sampling
 from rewrite.types import Answer, Prompt
 
@@ -161,12 +162,13 @@ def counting_context(model: Path, cache: Path | None = None, *others: Path) -> t
     """A world in which every model is the one in that folder, and encoding by it (or by the others) is counted."""
     encoder = CountingEncoder(fingerprint(model))
     known = {fingerprint(other): CountingEncoder(fingerprint(other)) for other in others}
-    return Context(lambda reference: model, cache, encoders={**known, encoder.fingerprint: encoder}), encoder
+    encoders = {**known, encoder.fingerprint: encoder}
+    return Context(lambda reference: model, cache, encoders=encoders, measure=measure_rankings), encoder
 
 
 def plain_context() -> Context:
     """A world without models."""
-    return Context(no_model)
+    return Context(no_model, measure=measure_rankings)
 
 
 def state(folder: Path) -> dict[str, bytes]:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
-from retrievers.settings import DenseTraining
-from retrievers.training_set import TrainingSet, recall
+from retrievers.kind import Measure
+from retrievers.settings import EncoderTraining
+from retrievers.training_set import TrainingSet
 
 METRIC = "recall@5"
 
@@ -18,19 +19,20 @@ METRIC = "recall@5"
 class DevRecall(SentenceEvaluator):
     """Recall@5 over the dev queries of every set, each ranked against its whole catalogue; the mean decides."""
 
-    def __init__(self, sets: Sequence[TrainingSet], cuda: bool) -> None:
+    def __init__(self, sets: Sequence[TrainingSet], measure: Measure, cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._sets, self._cuda = sets, cuda
+        self._sets, self._measure, self._cuda = sets, measure, cuda
         self.primary_metric = METRIC
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: float = -1, steps: int = -1
     ) -> dict[str, float]:
-        found = {}
-        for each in self._sets:
-            top = nearest(model, each.dev.queries, each.documents, 5, self._cuda)
-            found[f"{each.name}_{METRIC}"] = recall(top.tolist(), each.dev.gold)
-        return {METRIC: sum(found.values()) / len(found), **found}
+        recalls = {}
+        for data in self._sets:
+            top = nearest(model, data.dev.queries, data.documents, 5, self._cuda)
+            values = self._measure([METRIC], top.tolist(), data.dev.gold)[METRIC].tolist()
+            recalls[f"{data.name}_{METRIC}"] = sum(values) / len(values)
+        return {METRIC: sum(recalls.values()) / len(recalls), **recalls}
 
 
 def encode(method: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool) -> torch.Tensor:
@@ -55,7 +57,7 @@ def nearest(model: Any, queries: Sequence[str], documents: Sequence[str], k: int
     return top
 
 
-def mine(model: Any, data: TrainingSet, settings: DenseTraining, cuda: bool) -> list[list[int]]:
+def mine(model: Any, data: TrainingSet, settings: EncoderTraining, cuda: bool) -> list[list[int]]:
     """For every training query the nearest candidates that are wrong; none where the whole catalogue is looked at."""
     candidates = data.candidates()
     if len(candidates) <= settings.candidates or not settings.hard_negatives:

@@ -6,7 +6,6 @@ After training, the tuned weights are blended with the ones the model came with,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -24,39 +23,40 @@ from transformers.trainer_utils import get_last_checkpoint
 from retrievers.dense.encoder import check_device, fingerprint
 from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, blend, mine
 from retrievers.dense.tuning.loss import CatalogueLoss
-from retrievers.errors import BadInput
-from retrievers.settings import DenseTraining
+from retrievers.kind import Context
+from retrievers.settings import EncoderTraining
 from retrievers.training_set import TrainingSet
+from retrievers.work_folder import WorkStage, reuse_work
 
 
 def tune(
-    base: Path, sets: Sequence[TrainingSet], settings: DenseTraining, work: Path, device: str | None, progress: bool
+    base: Path, sets: Sequence[TrainingSet], settings: EncoderTraining, seed: int, work: Path, context: Context
 ) -> Path:
-    """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the tuned encoder."""
-    work.mkdir(parents=True, exist_ok=True)
-    _same_run(work, base, sets, settings)
+    """Train in `work`, or resume a killed run there; return the folder of the tuned encoder."""
+    inputs = [fingerprint(base), settings, seed, sets]
+    reuse_work(work, [WorkStage("encoder", inputs, ("encoder", "encoder.part", "eval", "checkpoint-*"))])
     finished = work / "encoder"
     if (finished / "training.json").exists():
         return finished
-    where = check_device(device)
+    where = check_device(context.device)
     cuda = where.startswith("cuda")
     model = SentenceTransformer(str(base), device=where, local_files_only=True, model_kwargs={"dtype": torch.float32})
     if settings.max_length:
         model.max_seq_length = settings.max_length
     original = {name: value.detach().clone() for name, value in model.state_dict().items()}
     prompts = getattr(model, "prompts", None) or {}
-    evaluator = DevRecall(sets, cuda)
+    evaluator = DevRecall(sets, context.measure, cuda)
     before = evaluator(model)
     losses: dict[str, torch.nn.Module] = {
-        each.name: CatalogueLoss(
-            model, each, mine(model, each, settings, cuda), settings.temperature, settings.candidates, settings.seed
+        data.name: CatalogueLoss(
+            model, data, mine(model, data, settings, cuda), settings.temperature, settings.candidates, seed
         )
-        for each in sets
+        for data in sets
     }
     trainer = _Trainer(
         model=model,
-        args=_arguments(work, settings, cuda, progress),
-        train_dataset={each.name: _dataset(each, prompts.get("query") or "") for each in sets},
+        args=_arguments(work, settings, seed, cuda, context.show_progress),
+        train_dataset={data.name: _dataset(data, prompts.get("query") or "") for data in sets},
         loss=losses,
         evaluator=evaluator,
         callbacks=[EarlyStoppingCallback(settings.patience)],
@@ -111,7 +111,9 @@ def _dataset(data: TrainingSet, prompt: str) -> Dataset:
     return Dataset.from_dict({"query": queries, "label": list(range(len(queries)))})
 
 
-def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) -> SentenceTransformerTrainingArguments:
+def _arguments(
+    work: Path, settings: EncoderTraining, seed: int, cuda: bool, progress: bool
+) -> SentenceTransformerTrainingArguments:
     return SentenceTransformerTrainingArguments(
         output_dir=str(work),
         num_train_epochs=settings.epochs,
@@ -119,7 +121,7 @@ def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) 
         learning_rate=settings.learning_rate,
         warmup_steps=settings.warmup,  # a float: a share of all steps
         weight_decay=settings.weight_decay,
-        seed=settings.seed,
+        seed=seed,
         bf16=cuda and torch.cuda.is_bf16_supported(),
         fp16=cuda and not torch.cuda.is_bf16_supported(),
         use_cpu=not cuda,
@@ -134,26 +136,6 @@ def _arguments(work: Path, settings: DenseTraining, cuda: bool, progress: bool) 
         disable_tqdm=not progress,
         report_to="none",
     )
-
-
-def _same_run(work: Path, base: Path, sets: Sequence[TrainingSet], settings: DenseTraining) -> None:
-    """A work folder belongs to one model, one data and one config; what another run left there is cleared away."""
-    digest = hashlib.sha256(json.dumps([fingerprint(base), asdict(settings)]).encode())
-    for each in sets:
-        digest.update(json.dumps(asdict(each)).encode())
-    mark = work / "run.json"
-    facts = json.dumps({"run": digest.hexdigest()})
-    if mark.exists() and mark.read_text() == facts:
-        return
-    ours = {"run.json", "encoder", "encoder.part", "eval", ".lock"}
-    strangers = [path for path in work.iterdir() if path.name not in ours and not path.name.startswith("checkpoint-")]
-    if strangers:
-        raise BadInput(
-            f"{work} holds other files ({strangers[0].name}); it is the work folder of the training, empty it"
-        )
-    for path in work.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    mark.write_text(facts)
 
 
 def _save(model: Any, work: Path, finished: Path, facts: Mapping[str, Any]) -> Path:

@@ -90,7 +90,7 @@ def tune_encoder(
         raise ModelMissing(
             f"tuning the encoder needs {error.name}; run `pip install toolrewrite[train]`, or set `how: joint`"
         ) from error
-    return tune(encoder.folder, [data], wanted, work, context.device, context.show_progress)
+    return tune(encoder.folder, [data], wanted, wanted.seed, work, context)
 
 
 def as_dense(tuning: EncoderTuning, settings: MassToolSettings) -> DenseTraining:
@@ -98,7 +98,7 @@ def as_dense(tuning: EncoderTuning, settings: MassToolSettings) -> DenseTraining
     assert settings.train is not None
     facts: dict[str, Any] = {name: value for name, value in asdict(tuning).items() if name not in ("how", "beside")}
     facts["blends"] = tuning.blends
-    return DenseTraining(settings.train.data, settings.train.protocol, seed=settings.train.seed, **facts)
+    return DenseTraining(data=settings.train.data, protocol=settings.train.protocol, seed=settings.train.seed, **facts)
 
 
 def embedded(data: TrainingSet, encoder: Encoder, context: Context) -> Lessons:

@@ -150,18 +150,18 @@ def test_the_sample_can_be_cut(tmp_path: Path) -> None:
 
 def test_training_on_several_sets_can_hold_one_out(folder: Path) -> None:
     sources = (TrainingSource("bundled:sample"), TrainingSource(str(folder), text=("name",)))
-    both = training_sets(DenseTraining(sources), ["description"])
+    both = training_sets(DenseTraining(data=sources), ["description"])
     assert [each.name for each in both] == ["sample", "small"]
     assert both[1].documents[0] == "tool 0"
-    assert [each.name for each in training_sets(DenseTraining(sources, hold_out="sample"), ["name"])] == ["small"]
+    assert [each.name for each in training_sets(DenseTraining(data=sources, hold_out="sample"), ["name"])] == ["small"]
     with pytest.raises(BadInput, match="cannot hold out 'nobody'"):
-        training_sets(DenseTraining(sources, hold_out="nobody"), ["name"])
+        training_sets(DenseTraining(data=sources, hold_out="nobody"), ["name"])
     with pytest.raises(BadInput, match="the same name"):
-        training_sets(DenseTraining((sources[1], TrainingSource(str(folder)))), ["name"])
+        training_sets(DenseTraining(data=(sources[1], TrainingSource(str(folder)))), ["name"])
 
 
 def test_training_sets_know_nothing_of_test(folder: Path) -> None:
-    (small,) = training_sets(DenseTraining((TrainingSource(str(folder)),)), ["name"])
+    (small,) = training_sets(DenseTraining(data=(TrainingSource(str(folder)),)), ["name"])
     asked = set(small.train.queries) | set(small.dev.queries)
     assert asked == {f"query {i}" for i in range(50)}
 

@@ -287,7 +287,7 @@ def test_an_encoder_that_has_seen_the_tools_is_not_tested_as_if_it_had_not(
     place: Path, sample_tools: list[Tool], tmp_path: Path
 ) -> None:
     context, _ = counting_context(tiny_model(tmp_path / "model"))
-    training = DenseTraining((TrainingSource("bundled:sample"),))
+    training = DenseTraining(data=(TrainingSource("bundled:sample"),))
     build(tmp_path / "index", sample_tools, {"dense": DenseSettings(train=training)}, context)
     facts = {"data": "bundled:sample", "output": "x", "index": str(tmp_path / "index"), "protocol": "unseen-tools"}
     with pytest.raises(BadInput, match="has seen the tools"):

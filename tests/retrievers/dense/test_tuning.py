@@ -9,11 +9,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from pipelines.context import make_context
 from pipelines.index.training_summary import lines
 from pipelines.models import find_model
 from retrievers.dense.tuning.loss import CatalogueLoss
@@ -35,8 +37,12 @@ DATA = TrainingSet(
     Examples(tuple(f"I want {word}" for word in WORDS), tuple((i,) for i in range(8))),
 )
 SETTINGS = DenseTraining(
-    (TrainingSource("toy"),), epochs=3, batch_size=8, learning_rate=5e-4, max_length=16, blends=(0.0, 1.0)
+    data=(TrainingSource("toy"),), epochs=3, batch_size=8, learning_rate=5e-4, max_length=16, blends=(0.0, 1.0)
 )
+
+
+def tune_toy(work: Path, data: TrainingSet = DATA, **changes: Any) -> Path:
+    return tune(find_model("bundled:minilm"), [data], replace(SETTINGS, **changes), 0, work, make_context("cpu"))
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -47,7 +53,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tune(find_model("bundled:minilm"), [DATA], SETTINGS, tmp_path_factory.mktemp("tune") / "work", "cpu", False)
+    return tune_toy(tmp_path_factory.mktemp("tune") / "work")
 
 
 def test_it_learns_words_that_mean_nothing(tuned: Path) -> None:
@@ -82,7 +88,7 @@ class Trainer(train._Trainer):
         super().__init__(callbacks=[*callbacks, Kill()], **rest)
 
 train._Trainer = Trainer
-t.tune(t.find_model("bundled:minilm"), [t.DATA], t.SETTINGS, Path(sys.argv[2]), "cpu", False)
+t.tune_toy(Path(sys.argv[2]))
 """
     work = tmp_path / "work"
     done = subprocess.run(
@@ -90,7 +96,7 @@ t.tune(t.find_model("bundled:minilm"), [t.DATA], t.SETTINGS, Path(sys.argv[2]), 
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-500:]
     assert list(work.glob("checkpoint-*"))
-    again = tune(find_model("bundled:minilm"), [DATA], SETTINGS, work, "cpu", False)
+    again = tune_toy(work)
     left, right = tensors(tuned), tensors(again)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
@@ -101,13 +107,12 @@ def test_a_checkpoint_torn_by_a_kill_is_left_out(tuned: Path, tmp_path: Path) ->
     (work / "checkpoint-99").mkdir(parents=True)
     (work / "run.json").write_text((tuned.parent / "run.json").read_text())
     (work / "checkpoint-99" / "model.safetensors").write_bytes(b"half")
-    again = tune(find_model("bundled:minilm"), [DATA], SETTINGS, work, "cpu", False)
+    again = tune_toy(work)
     assert all(torch.equal(value, tensors(again)[name]) for name, value in tensors(tuned).items())
 
 
 def test_one_step_an_epoch_learns_from_the_first_epoch_on(tmp_path: Path) -> None:
-    once = replace(SETTINGS, epochs=1, batch_size=len(QUERIES), blends=(1.0,))
-    after = tensors(tune(find_model("bundled:minilm"), [DATA], once, tmp_path / "work", "cpu", False))
+    after = tensors(tune_toy(tmp_path / "work", epochs=1, batch_size=len(QUERIES), blends=(1.0,)))
     base = tensors(find_model("bundled:minilm"))
     assert not all(torch.equal(value, base[name]) for name, value in after.items() if name in base)
 
@@ -123,7 +128,7 @@ def test_no_step_has_a_rate_of_0(warm: int, whole: int) -> None:
 def test_a_work_folder_of_another_run_is_not_gone_on_with(tuned: Path) -> None:
     work = tuned.parent
     other = replace(DATA, dev=Examples(DATA.dev.queries[:4], DATA.dev.gold[:4]))
-    again = tune(find_model("bundled:minilm"), [other], replace(SETTINGS, epochs=1, blends=(0.0,)), work, "cpu", False)
+    again = tune_toy(work, other, epochs=1, blends=(0.0,))
     assert json.loads((again / "training.json").read_text())["blend"] == "0"
     base = tensors(find_model("bundled:minilm"))
     assert all(torch.equal(value, base[name]) for name, value in tensors(again).items() if name in base)

@@ -26,7 +26,7 @@ DATA = TrainingSet(
     Examples(("query 6", "query 7"), ((0,), (2,))),
     labels=Labels(("query 8", "query 9"), (True, False)),
 )
-SETTINGS = DenseTraining((TrainingSource("toy"),), temperature=0.3)
+SETTINGS = DenseTraining(data=(TrainingSource("toy"),), temperature=0.3)
 HEAT = 0.3
 NOTHING = Beside()
 

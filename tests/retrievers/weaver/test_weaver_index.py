@@ -185,7 +185,7 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     assert branches(folder, context) == codes
     model = folder / index.manifest.retrievers["toolweaver"].model
     kind = make_kind(toolweaver(toy_lm, further, newcomers="said"), context, model)
-    kind.know(index.blocks("toolweaver"))  # type: ignore[attr-defined]
+    kind.see_existing_rows(index.blocks("toolweaver"))  # type: ignore[attr-defined]
     later = [replace(new, id=f"later{i}") for i in range(3)]
     rows = kind.tool_rows(later, [document(tool) for tool in later])["codes"].tolist()  # type: ignore[attr-defined]
     taken = [row for block in index.blocks("toolweaver") for row in block.arrays["codes"].tolist()]
