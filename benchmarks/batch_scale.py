@@ -1,14 +1,13 @@
-"""A batch job's own machinery: rows a second and peak memory at 10,000 and at 1,000,000 rows.
+"""Measure a batch job without its model: rows per second and peak memory at 10,000 and at 1,000,000 rows.
 
     python benchmarks/batch_scale.py [--rows 1000000] [--small 10000]
 
-The model is scripted and answers at once, so what is measured is reading, looking up, writing and making safe. All rows
-are different: nothing is saved by knowing an answer already. Each size runs in a process of its own.
+The model is scripted and answers at once, so that reading, looking up and writing are measured. All rows differ.
+Each size runs in a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -21,12 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+from common import make_parser, write_json
+
 CHUNK = 512
 
 
 class Scripted:
-    """Answers every prompt with two queries, at once."""
+    """A backend that answers every prompt with two queries."""
 
     context = None
     tells_too_long = True
@@ -40,12 +40,12 @@ class Scripted:
     def generate(self, prompts: Sequence[Any], sampling: Any, show_progress: bool = False) -> list[Any]:
         from rewrite.types import Answer
 
-        said = [prompt[-1]["content"] for prompt in prompts]
-        return [[Answer(f"- {text[:40]}\n- something else", 12)] for text in said]
+        texts = [prompt[-1]["content"] for prompt in prompts]
+        return [[Answer(f"- {text[:40]}\n- something else", 12)] for text in texts]
 
 
-def child(rows: str, out: str) -> None:
-    """One job; tells its figures."""
+def run_job(rows: str, out: str) -> dict[str, float]:
+    """Run one job in this process."""
     from pipelines.batch.api import run
     from pipelines.batch.settings import BatchConfig
     from pipelines.rewriters import RewriterSettings
@@ -56,48 +56,41 @@ def child(rows: str, out: str) -> None:
     config = BatchConfig(rewriter=RewriterSettings(template="needs", backend=RulesSettings()), chunk=CHUNK)
     started = time.monotonic()
     summary = run(rows, out, config, show=False)
-    seconds = time.monotonic() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    facts = {"rows": summary.rows, "seconds": seconds, "expanding": summary.seconds, "peak_mb": peak}
-    sys.stdout.write(json.dumps(facts))
+    return {"rows": summary.rows, "seconds": time.monotonic() - started, "peak_mb": peak}
 
 
 def measure(count: int, folder: Path) -> dict[str, float]:
-    """A job of that many rows."""
-    path = folder / f"{count}.jsonl"
+    """Run a job of `count` rows in a new process."""
+    path, out = folder / f"{count}.jsonl", folder / f"{count}.out.jsonl"
     with path.open("w") as stream:
         for number in range(count):
-            stream.write(
-                json.dumps({"_id": str(number), "text": f"please find parcel {number} and book a hotel"}) + "\n"
-            )
-    code = "import sys; sys.path.insert(0, sys.argv[3]); import batch_scale; batch_scale.child(*sys.argv[1:3])"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
-    words = [sys.executable, "-c", code, str(path), str(folder / f"{count}.out.jsonl"), str(HERE)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
+            row = {"_id": str(number), "text": f"please find parcel {number} and book a hotel"}
+            stream.write(json.dumps(row) + "\n")
+    code = "import json, sys, batch_scale; print(json.dumps(batch_scale.run_job(*sys.argv[1:])))"
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    command = [sys.executable, "-c", code, str(path), str(out)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     facts: dict[str, float] = json.loads(done.stdout)
-    lines = sum(1 for _ in (folder / f"{count}.out.jsonl").open("rb"))
-    assert lines == count == facts["rows"], "a row is missing"
+    assert sum(1 for _ in out.open("rb")) == count == facts["rows"], "a row is missing"
     return facts
 
 
 def main() -> None:
-    """Both sizes, one after the other."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run both sizes, one after the other."""
+    parser = make_parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--small", type=int, default=10_000)
-    parser.add_argument("--folder", type=Path, help="where files go (a temporary folder)")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; chunks of {CHUNK} rows")
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        found = [measure(count, Path(folder)) for count in (arguments.small, arguments.rows)]
-    for facts in found:
-        print(
-            f"{facts['rows']:>9,.0f} rows: {facts['rows'] / facts['seconds']:>8,.0f} rows/s from start to end "
-            f"({facts['rows'] / facts['expanding']:,.0f} while expanding), peak {facts['peak_mb']:,.1f} MB"
-        )
-    print(f"peak memory: {found[1]['peak_mb'] / found[0]['peak_mb']:.3f} times that of the small job")
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = (measure(count, Path(folder)) for count in (options.small, options.rows))
+    for facts in (small, large):
+        rate = facts["rows"] / facts["seconds"]
+        print(f"{facts['rows']:>9,.0f} rows: {rate:>8,.0f} rows/s, peak {facts['peak_mb']:,.1f} MB")
+    print(f"peak memory: {large['peak_mb'] / small['peak_mb']:.3f} times that of the small job")
+    write_json(options.out, {"small": small, "large": large})
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
-"""Does our training cost anything over TRL's own? The same rows and settings through both, in one run on one machine.
+"""Compare our fine-tuning with a plain TRL script: the same rows and settings, in one run.
 
-Ours trains without the mask of padding (`without_padding_mask`), TRL's own with it.
+Ours trains without the padding mask (`without_padding_mask`), TRL with it.
 
 python benchmarks/sft_throughput.py TARGETS [--base bundled:smollm2-135m] [--method lora] [--steps 60] [--batch 32]
 
 TARGETS is a folder that `rewrite-train targets` wrote. Each trains `--rounds` times, in turn; the best round counts.
-Prints tokens a second of both, their ratio, and the share of our training's time that is spent outside its steps.
+Prints tokens per second of both, their ratio, and the share of the time spent outside training steps.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import make_parser, write_json
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl.trainer.sft_config import SFTConfig
@@ -38,21 +37,21 @@ from rewrite.template import Template, load_template
 
 
 class Clock(TrainerCallback):
-    """Seconds between a run's first and last step, and those of them that steps took."""
+    """Measures the seconds from the first to the last step, and the part spent inside steps."""
 
     def __init__(self) -> None:
         self.started = self.inside = self.whole = 0.0
         self._step = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A step begins; the first one is not timed."""
+        """Start the clock; the first step is not timed."""
         self._step = time.perf_counter()
         if state.global_step == 1:
             _wait()
             self.started = self._step = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A step ends."""
+        """Add the step's time."""
         if state.global_step > 1:
             _wait()
             now = time.perf_counter()
@@ -66,8 +65,8 @@ def _wait() -> None:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What both train."""
+class TrainingCase:
+    """Model, data and settings of both trainings."""
 
     base: Path
     template: Template
@@ -75,13 +74,13 @@ class Bench:
     settings: SftSettings
 
     def rows(self) -> tuple[Rows, Any]:
-        """The rows, and the tokenizer that made them."""
+        """Return the rows and their tokenizer."""
         tokenizer = running.padded(load_tokenizer(self.base))
         return make_rows(self.template, tokenizer, self.examples, self.settings.most_tokens), tokenizer
 
 
-def train_ours(bench: Bench) -> Clock:
-    """By `rewrite.sft.train`, with one evaluation of four dev examples at the end, which is not timed."""
+def train_ours(bench: TrainingCase) -> Clock:
+    """Train by `rewrite.sft.train`; the evaluation of four dev examples at the end is not timed."""
     clock = Clock()
     task = Task(bench.base, bench.template, bench.examples, bench.examples[:4], lambda _: {"score": 1.0}, "score")
     before = RewriterTrainer.__init__
@@ -99,8 +98,8 @@ def train_ours(bench: Bench) -> Clock:
     return clock
 
 
-def train_plain(bench: Bench) -> Clock:
-    """By TRL as its documentation has it."""
+def train_plain(bench: TrainingCase) -> Clock:
+    """Train by TRL as its documentation shows."""
     clock, settings = Clock(), bench.settings
     rows, tokenizer = bench.rows()
     cuda = torch.cuda.is_available()
@@ -131,21 +130,20 @@ def train_plain(bench: Bench) -> Clock:
 
 
 def main() -> None:
-    """Trains in turn, prints the best of each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train in turn, print the best of each."""
+    parser = make_parser(__doc__)
     parser.add_argument("targets", type=Path)
     parser.add_argument("--base", default="bundled:smollm2-135m")
     parser.add_argument("--method", choices=["lora", "full"], default="lora")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     options = parser.parse_args()
     settings = SftSettings(
         options.method, LoraSettings(), 1.0, options.batch, evaluations=1, most_tokens=384, report_to=(), packing=False
     )
     examples = read_examples(options.targets / "train.jsonl")[: options.steps * options.batch]
-    bench = Bench(find_model(options.base), load_template(options.targets), examples, settings)
+    bench = TrainingCase(find_model(options.base), load_template(options.targets), examples, settings)
     steps = -(-len(examples) // options.batch)
     if steps < 3:
         raise SystemExit(f"{len(examples)} examples make {steps} steps; at least 3 are needed")
@@ -156,16 +154,15 @@ def main() -> None:
         for name, run in {"ours": train_ours, "plain TRL": train_plain}.items():
             clock = run(bench)
             seconds.setdefault(name, []).append(clock.whole)
-            best[name] = min(best.get(name, clock), clock, key=lambda each: each.whole)
-    told = f"{options.method}, batch {options.batch}, {len(examples)} examples, {tokens:,.0f} tokens"
-    print(f"{environment()['machine']}; {told}")
+            best[name] = min(best.get(name, clock), clock, key=lambda run: run.whole)
+    summary = f"{options.method}, batch {options.batch}, {len(examples)} examples, {tokens:,.0f} tokens"
+    print(f"{environment()['machine']}; {summary}")
     for name, clock in best.items():
         outside = 1 - clock.inside / clock.whole
-        print(f"{name:>10}: {tokens / clock.whole:10,.0f} tokens a second, {outside:.1%} of the time outside steps")
+        print(f"{name:>10}: {tokens / clock.whole:10,.0f} tokens per second, {outside:.1%} of the time outside steps")
     ratio = best["plain TRL"].whole / best["ours"].whole
     print(f"     ratio: {ratio:.3f} (ours against plain TRL; above 1: ours is faster)")
-    if options.out:
-        options.out.write_text(json.dumps({"tokens": tokens, "seconds": seconds}) + "\n")
+    write_json(options.out, {"tokens": tokens, "seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -1,24 +1,23 @@
-"""Scores and gradient of several answers to each prompt: prompts shared, against a row for each answer as TRL has it.
+"""Compare shared prompts with TRL, which reads the prompt again for each answer: scores and gradient of a GRPO batch.
 
 python benchmarks/shared_prompts.py [--model bundled:smollm2-135m] [--prompts 1] [--answers 8] [--prompt-tokens 256]
 
-One batch of GRPO: log-probabilities of the answers' tokens and the gradient of a loss over them, forward and backward,
-in turn, `--rounds` times after one that does not count. Rows with their padding behind (no mask) are measured beside.
-On CUDA in bfloat16 by autocast, as in training. Prints how far the scores lie apart, too.
+Log-probabilities of the answers' tokens and the gradient of a loss over them, forward and backward, in turn, `--rounds`
+times after one that does not count. Rows with right padding (no mask) are measured as well. On CUDA in bfloat16 by
+autocast, as in training. Also prints the largest difference between the scores.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from common import make_parser, write_json
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
@@ -32,22 +31,22 @@ Batch = dict[str, Tensor]
 
 
 def batch(options: argparse.Namespace, vocabulary: int) -> Batch:
-    """Random tokens: prompts of nearly the same length, answers of a half to the whole of theirs."""
+    """Random tokens: prompts of nearly the same length, answers of half to full length."""
     torch.manual_seed(0)
     prompts, answers, width, kept = options.prompts, options.answers, options.prompt_tokens, options.answer_tokens
     rows = prompts * answers
-    asked = torch.randint(5, vocabulary, (prompts, width)).repeat_interleave(answers, 0)
+    prompt_ids = torch.randint(5, vocabulary, (prompts, width)).repeat_interleave(answers, 0)
     lead = torch.randint(0, width // 8, (prompts,)).repeat_interleave(answers)
     ends = width + torch.randint(kept // 2, kept + 1, (rows,))
-    places = torch.arange(width + kept)
-    ids = torch.cat([asked, torch.randint(5, vocabulary, (rows, kept))], 1)
-    mask = ((places >= lead[:, None]) & (places < ends[:, None])).long()
-    labels = ids.masked_fill((mask == 0) | (places < width), -100)
+    positions = torch.arange(width + kept)
+    ids = torch.cat([prompt_ids, torch.randint(5, vocabulary, (rows, kept))], 1)
+    mask = ((positions >= lead[:, None]) & (positions < ends[:, None])).long()
+    labels = ids.masked_fill((mask == 0) | (positions < width), -100)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
 def step(model: Any, rows: Batch, kept: int, device: torch.device) -> tuple[Tensor, float]:
-    """The scores, and the seconds of a pass there and back."""
+    """Return the scores and the seconds of a forward and backward pass."""
     model.zero_grad()
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     half = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
@@ -62,32 +61,29 @@ def step(model: Any, rows: Batch, kept: int, device: torch.device) -> tuple[Tens
 
 
 def main() -> None:
-    """Measures, prints, and writes where it is asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure all ways in turn, print."""
+    parser = make_parser(__doc__)
     parser.add_argument("--model", default="bundled:smollm2-135m")
     parser.add_argument("--prompts", type=int, default=1)
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--answer-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ways: dict[str, Callable[[Any], object]] = {"TRL": lambda _: None, "turned": turn_rows, "shared": share_prompts}
     models = {name: _model(options.model, device, way) for name, way in ways.items()}
-    rows = {key: each.to(device) for key, each in batch(options, models["TRL"].config.vocab_size).items()}
+    rows = {key: tensor.to(device) for key, tensor in batch(options, models["TRL"].config.vocab_size).items()}
     scores = {name: step(model, rows, options.answer_tokens, device)[0] for name, model in models.items()}
-    apart = {name: float((found - scores["TRL"]).abs().max()) for name, found in scores.items()}
+    difference = {name: float((values - scores["TRL"]).abs().max()) for name, values in scores.items()}
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(options.rounds):
         for name, model in models.items():
             seconds[name].append(step(model, rows, options.answer_tokens, device)[1])
-    for name, taken in seconds.items():
-        ratio = min(seconds["TRL"]) / min(taken)
-        print(f"{name}: {min(taken):.3f} s, {ratio:.2f} times TRL's speed, scores at most {apart[name]:.1e} apart")
-    if options.out:
-        facts = {"seconds": seconds, "apart": apart, "environment": environment()}
-        options.out.write_text(json.dumps(facts, indent=1) + "\n")
+    for name, values in seconds.items():
+        ratio = min(seconds["TRL"]) / min(values)
+        print(f"{name}: {min(values):.3f} s, {ratio:.2f} times TRL's speed, scores differ by {difference[name]:.1e}")
+    write_json(options.out, {"seconds": seconds, "difference": difference, "environment": environment()})
 
 
 def _model(name: str, device: torch.device, prepare: Callable[[Any], object]) -> Any:
