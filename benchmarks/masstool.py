@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scale_data import catalogues, make_queries
+from synthetic import catalogues, make_queries
 
 from pipelines.models import find_model
 from retrievers.dense.encoder import Encoder

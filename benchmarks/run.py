@@ -103,7 +103,10 @@ LEXICAL = {
     "ratio: ours / bm25s retrieve": ("BM25, queries per second", "bm25s by hand"),
 }
 DENSE = {
-    f"ratio: ours / sentence-transformers, {mode}": (f"dense search, queries per second: {mode}", "sentence-transformers")
+    f"ratio: ours / sentence-transformers, {mode}": (
+        f"dense search, queries per second: {mode}",
+        "sentence-transformers",
+    )
     for mode in ("one query at a time", "all in one call")
 }
 REWARD = {"ratio: naive reward / ours": ("reward of a training step, seconds", "naive per-query reward")}

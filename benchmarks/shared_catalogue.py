@@ -26,18 +26,14 @@ from typing import Any
 
 import httpx
 import psutil
-from scale_data import CUT, NOISE, catalogues, fill_cache, make_tools
 from serve_clients import Figures, load
 from serve_load import Gateway, searches
+from synthetic import build_index, catalogues, make_tools
 
 from pipelines.database.session import Database
 from pipelines.database.settings import DatabaseSettings
 from pipelines.database.transfer import push
-from pipelines.models import find_model
-from retrievers.dense.encoder import Encoder
-from retrievers.index import Index, build
-from retrievers.kind import Context
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
+from retrievers.index import Index
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from postgres import Postgres
@@ -256,16 +252,8 @@ def main() -> None:
 
 def _index(options: argparse.Namespace, folder: Path, cache: Path) -> Index:
     tools, real = make_tools(catalogues(options.data), options.tools)
-    encoder = Encoder(find_model(DenseSettings().model), 16)
-    context = Context(find_model, cache, encoders={encoder.fingerprint: encoder})
-    base = fill_cache(tools, cache, encoder, 1500, options.embedding)
-    print(
-        f"{len(tools):,} tools, {real:,} of them real; {base.embedded} documents embedded (first {CUT} characters), "
-        f"the vectors of the other {base.derived:,} are derived: a base vector plus noise of length {NOISE}"
-    )
-    retrievers = {"bm25": BM25Settings(), "dense": DenseSettings(), "hybrid": HybridSettings(of=("bm25", "dense"))}
-    build(folder / "index", tools, retrievers, context)
-    return Index(folder / "index", context)
+    print(f"{len(tools):,} tools, {real:,} of them real")
+    return build_index(folder / "index", cache, tools, 1500, options.embedding)[0]
 
 
 def _measure(options: argparse.Namespace, folder: Path, index: Index, postgres: Postgres) -> Rows:

@@ -38,7 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "reward": ("metrics language", "base lists", "terms", "retrieval"),
     "pipelines": (
-        "renamed_keys models report",
+        "renamed_keys exit_codes models report",
         "config runs vllm_engine",
         "context database",
         "data",

@@ -22,14 +22,14 @@ from pipelines.batch.expand import Done, Expander
 from pipelines.batch.journal import Tally
 from pipelines.batch.plan import Plan, load
 from pipelines.batch.rows import Raw, Row, RowReader, Unusable
-from pipelines.cli.exit_codes import EXIT_CODES, sentence
+from pipelines.exit_codes import EXIT_CODES, error_line
 from retrievers.errors import BadInput
 from rewrite.errors import BackendDown
 
 QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Set where the user has not."""
 OURS = tuple(EXIT_CODES)
-"""What a user is told in a sentence. Anything else is a fault of the program, and Ray's to raise."""
+"""Errors that a user gets as one line. Anything else is a fault of the program, and Ray's to raise."""
 STORE_BYTES = 2**28
 """The object store of a cluster of our own: a few chunks are all that is ever in it."""
 
@@ -240,4 +240,4 @@ def _unpacked(facts: dict[str, Any]) -> Done:
 def _told(error: Exception) -> str:
     """An error as the driver raises it again: by the name in the table of exit codes."""
     kind = next(kind for kind in type(error).__mro__ if kind in EXIT_CODES)
-    return json.dumps({"trouble": kind.__name__, "message": sentence(error)})
+    return json.dumps({"trouble": kind.__name__, "message": error_line(error)})

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pipelines.cli.exit_codes import exit_code, sentence
 from pipelines.cli.flags import (
     DEFAULT_SERVER,
     EXITS,
@@ -20,6 +19,7 @@ from pipelines.cli.flags import (
 from pipelines.cli.index_parsers import index_readers, index_shared, index_writers
 from pipelines.cli.masstool_parsers import index_kinds
 from pipelines.cli.train_parsers import add_train_commands
+from pipelines.exit_codes import error_line, exit_code
 
 EVAL_FORMS = """other forms, each with its own --help:
   rewrite-eval attack CONFIG     poison a copy of a catalogue, and tell what comes of it
@@ -31,7 +31,7 @@ SERVE_FORMS = """other forms, each with its own --help:
 
 
 def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Parses, runs, and turns what goes wrong into one sentence and an exit code."""
+    """Parses, runs, and turns what goes wrong into one line and an exit code."""
     arguments = parser.parse_args(argv)
     handler: Handler = arguments.handler
     try:
@@ -46,7 +46,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         code = exit_code(error)
         if code is None:
             raise
-        print(f"{parser.prog}: {sentence(error)}", file=sys.stderr)
+        print(f"{parser.prog}: {error_line(error)}", file=sys.stderr)
         return code
 
 

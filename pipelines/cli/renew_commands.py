@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.cli.exit_codes import exit_code, sentence
 from pipelines.context import make_context
+from pipelines.exit_codes import error_line, exit_code
 from pipelines.index.training_summary import learned
 from pipelines.renew.loop import back, look, renew
 from pipelines.renew.report import headline
@@ -50,7 +50,7 @@ def _dry_run(config: RenewConfig) -> int:
     except Exception as error:
         if exit_code(error) is None:
             raise
-        lines = [sentence(error)]
+        lines = [error_line(error)]
     for line in lines:
         print(f"# {line}")
     return 0

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.cli.exit_codes import exit_code
 from pipelines.data.sample_data import sample_folder
+from pipelines.exit_codes import exit_code
 from pipelines.models import find_model
 from retrievers.errors import ModelMissing, OutOfMemory
 from retrievers.generative.decoding import language_model

@@ -14,11 +14,11 @@ import pytest
 from doubles import ScriptedBackend, state
 
 from pipelines.cli import main as cli
-from pipelines.cli.exit_codes import exit_code
 from pipelines.config import parse
 from pipelines.data.sample_data import sample_folder
 from pipelines.evaluate.rewriter_stats import figures
 from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate
+from pipelines.exit_codes import exit_code
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.search import ToolSearch
 from retrievers.dense.encoder import fingerprint

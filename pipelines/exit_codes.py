@@ -1,4 +1,4 @@
-"""Our errors -> exit codes, in one table. 2: the request was wrong. 1: the work failed. 130: stopped on purpose."""
+"""Exit codes of our errors. 2: the request was wrong. 1: the work failed. 130: stopped on purpose."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ EXIT_CODES: dict[type[Exception], int] = {
 
 
 def exit_code(error: Exception) -> int | None:
-    """The code for an error of ours or of the disk; None: a fault of the program, which deserves its traceback."""
+    """Exit code of one of our errors or of a disk error. None means a bug, which deserves its traceback."""
     return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), None)
 
 
-def sentence(error: Exception) -> str:
-    """What the user is told."""
+def error_line(error: Exception) -> str:
+    """The error as one line for the terminal."""
     if type(error) not in EXIT_CODES and isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return " ".join(str(error).split())
