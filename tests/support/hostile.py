@@ -1,4 +1,4 @@
-"""Hostile requests: what is sent, and what it must get. The table in docs/hostile.md is made from this."""
+"""Hostile requests: what is sent, and what it must get. The table in docs/security.md is made from this."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ PATHS = [
     Case("vLLM's own route", 404, path="/v1/chat/completions", body=b'{"messages": []}'),
     Case("loading an adapter by path", 404, path="/v1/load_lora_adapter", body=b'{"lora_path": "/tmp/x"}'),
     Case("another method", 405, "DELETE", "/v1/search", b""),
-    Case("a method that nobody knows", 400, raw=b"BREW /v1/search HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    Case("an unknown method", 400, raw=b"BREW /v1/search HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 ]
 IMPORTS = [
     fetching("the cloud's metadata", 403, "https://169.254.169.254/"),
@@ -127,7 +127,7 @@ IMPORTS = [
 HEADERS = [
     Case("another Host", 421, headers={"Host": "evil.example"}),
     Case("20,000 bytes of headers", 431, headers={"X-Padding": "a" * 20_000}),
-    Case("somebody else's address", 401, key=None, headers={"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"}),
+    Case("another client's address", 401, key=None, headers={"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"}),
     Case("another method by header", 403, "PUT", "/v1/tools/x", TOOL, headers={"X-HTTP-Method-Override": "GET"}),
     Case("a length of -1", 400, raw=SEARCH + b"Content-Length: -1\r\n\r\n"),
     Case(

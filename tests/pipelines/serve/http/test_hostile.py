@@ -20,7 +20,7 @@ from waiting import PATIENCE
 from pipelines.serve.keys import digest, make_key
 from retrievers.index import build, verify
 
-DOCS = ROOT / "docs" / "hostile.md"
+DOCS = ROOT / "docs" / "security.md"
 KEYS = {scope: make_key()[0] for scope in ("search", "write", "admin")}
 
 
