@@ -163,4 +163,4 @@ def table() -> str:
         for case in cases:
             gets.setdefault(case.status, []).append(case.name)
         rows += [f"| {group} | {status} | {'; '.join(names)} |" for status, names in gets.items()]
-    return "\n".join(["| | gets | what is sent |", "|---|---|---|", *rows])
+    return "\n".join(["| group | status | requests |", "|---|---|---|", *rows])

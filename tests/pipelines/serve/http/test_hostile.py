@@ -98,7 +98,7 @@ def test_the_docs_have_the_table() -> None:
 
 
 def test_the_docs_have_their_number() -> None:
-    assert f"Each of these {len(CASES)} is sent" in DOCS.read_text(encoding="utf-8")
+    assert f"each of these {len(CASES)} requests" in DOCS.read_text(encoding="utf-8")
 
 
 def test_the_index_is_whole_after_all_of_it(server: Running, folder: Path) -> None:
