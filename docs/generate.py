@@ -14,7 +14,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -68,8 +68,8 @@ def config_reference() -> str:
     lines = [
         "# Config reference",
         "",
-        "Generated from the settings dataclasses. The first part has one section per command, the second one section per",
-        "group of keys, to which the type column links. `--dry-run` prints a config with every default filled in.",
+        "Generated from the settings dataclasses: one section per command, then one per group of keys, to which the",
+        "type column links. `--dry-run` prints a config with every default filled in.",
         "",
     ]
     for command, kind in tops.items():
@@ -136,8 +136,9 @@ def _title(kind: type) -> str:
 def _type(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        bounds = [part for group in arguments[1:] for part in (group if isinstance(group, typing.Iterable) else (group,))]
-        limits = [f"{LIMITS[name]} {getattr(bound, name):g}" for bound in bounds for name in LIMITS if hasattr(bound, name)]
+        bounds = [one for group in arguments[1:] for one in (group if isinstance(group, Iterable) else (group,))]
+        named = [(bound, name) for bound in bounds for name in LIMITS if hasattr(bound, name)]
+        limits = [f"{LIMITS[name]} {getattr(bound, name):g}" for bound, name in named]
         return f"{_type(arguments[0])} {' and '.join(limits)}"
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return f"[{hint.__name__}](#{slug(_title(hint))})"
@@ -195,9 +196,16 @@ def _with_subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.Argum
 
 def command_reference() -> str:
     """Every command and flag, from argparse."""
-    lines = ["# Command reference", "", "Generated from the parsers; `--help` behind each command prints the same.", ""]
+    lines = ["# Command reference", "", "Generated from the parsers; `--help` behind each command prints it too.", ""]
     for parser in commands():
-        lines += [f"## {parser.prog}", "", _cell(parser.description or ""), "", "```text", parser.format_usage().strip()]
+        lines += [
+            f"## {parser.prog}",
+            "",
+            _cell(parser.description or ""),
+            "",
+            "```text",
+            parser.format_usage().strip(),
+        ]
         lines += ["```", ""]
         shown = [action for action in parser._actions if action.help not in (None, argparse.SUPPRESS)]
         rows = [
