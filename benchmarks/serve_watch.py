@@ -1,9 +1,9 @@
-"""Who had a request when: what is left when the time at vLLM and in the retriever is taken away is the gateway's own.
+"""Note when vLLM and the retriever worked on which texts; the rest of a request is the gateway's own time.
 
-    python serve_watch.py proxy PORT FILE       between the askers and vLLM: notes when vLLM had which prompt
-    python serve_watch.py serve FILE CONFIG     rewrite-serve: notes when its retriever was at work on which texts
+    python serve_watch.py proxy PORT FILE       a proxy in front of vLLM that notes when vLLM had which prompt
+    python serve_watch.py serve FILE CONFIG     rewrite-serve, noting when its retriever worked on which texts
 
-One line of JSON a span: began, ended, texts. The clock is the machine's, the same for all its processes.
+One line of JSON per span: began, ended, texts. The clock is the same for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHAT = b"/v1/chat/completions"
 
 
 class Span(NamedTuple):
-    """Somebody was at work on these texts."""
+    """Work on some texts."""
 
     began: float
     ended: float
@@ -28,12 +28,12 @@ class Span(NamedTuple):
 
 
 def read(path: Path) -> list[Span]:
-    """The spans that a process has noted."""
+    """Read a file of spans."""
     return [Span(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def remainder(began: float, ended: float, spans: Iterable[Span]) -> float:
-    """Seconds from `began` to `ended` in which nobody of the spans was at work. Spans may overlap."""
+    """Seconds from `began` to `ended` that no span covers. Spans may overlap."""
     left, at = 0.0, began
     for span in sorted(spans):
         if span.began > at:
@@ -42,19 +42,18 @@ def remainder(began: float, ended: float, spans: Iterable[Span]) -> float:
     return left + ended - at
 
 
-class Notes:
-    """A file of spans. A line is written when its span is over, so that nobody waits for it who is measured."""
+class SpanFile:
+    """A file of spans; each is written after its work, so that writing is not measured."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
 
     def add(self, began: float, ended: float, texts: Sequence[str]) -> None:
-        """One more."""
         self._file.write(json.dumps([began, ended, list(texts)]) + "\n")
 
 
-async def proxy(port: int, notes: Notes) -> None:
-    """Listens, says where, and hands on what comes to the server at `port`."""
+async def proxy(port: int, notes: SpanFile) -> None:
+    """Listen, print the port, and pass requests on to the server at `port`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -63,7 +62,7 @@ async def proxy(port: int, notes: Notes) -> None:
                 pass
             upstream[1].close()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # one of the two has gone; so does the other
+            pass  # one side has closed; close the other
         finally:
             writer.close()
 
@@ -75,14 +74,13 @@ async def proxy(port: int, notes: Notes) -> None:
 async def _one(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    answers: asyncio.StreamReader,
-    asks: asyncio.StreamWriter,
-    notes: Notes,
+    upstream_reader: asyncio.StreamReader,
+    upstream_writer: asyncio.StreamWriter,
+    notes: SpanFile,
 ) -> bool:
-    """One request and its answer; false when there are no more.
+    """Pass on one request and its answer; false when there are no more.
 
-    vLLM's time begins when the last byte of a request is here and ends before the first byte of its answer goes back:
-    sending the one and receiving the other is the asker's, handing both on is nobody's.
+    vLLM's time begins with the last byte of the request and ends before the first byte of its answer goes back.
     """
     try:
         head, body = await _message(reader)
@@ -91,38 +89,38 @@ async def _one(
             raise
         return False
     began = time.monotonic()
-    asks.write(head + body)
-    answer = b"".join(await _message(answers))
+    upstream_writer.write(head + body)
+    answer = b"".join(await _message(upstream_reader))
     ended = time.monotonic()
     writer.write(answer)
     await writer.drain()
-    if CHAT in head.split(b"\r\n", 1)[0]:  # counting tokens is no part of asking bare vLLM
+    if CHAT in head.split(b"\r\n", 1)[0]:  # requests that count tokens are not vLLM's answering
         notes.add(began, ended, [json.loads(body)["messages"][-1]["content"]])
     return True
 
 
 async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Head and body of a request or a response, the body as long as the head says."""
+    """Read head and body of a request or a response."""
     head = await reader.readuntil(b"\r\n\r\n")
     low = head.lower()
     if b"transfer-encoding:" in low:
-        sys.exit("the proxy knows no chunks")
+        sys.exit("the proxy does not support chunked bodies")
     length = int(low.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in low else 0
     return head, await reader.readexactly(length)
 
 
-def serve(notes: Notes, config: str) -> int:
-    """The gateway as it is, with a note of every call of its retriever."""
+def serve(notes: SpanFile, config: str) -> int:
+    """Run rewrite-serve, noting every call of its retriever."""
     from pipelines.cli.main import serve as command
     from pipelines.search import ToolSearch
 
-    ask: Callable[..., Any] = ToolSearch.retrieve
+    retrieve: Callable[..., Any] = ToolSearch.retrieve
 
     def watched(self: ToolSearch, texts: Sequence[str], *others: Any) -> Any:
         began = time.monotonic()
-        found = ask(self, texts, *others)
+        rankings = retrieve(self, texts, *others)
         notes.add(began, time.monotonic(), texts)
-        return found
+        return rankings
 
     ToolSearch.retrieve = watched  # type: ignore[method-assign]
     return command([config])
@@ -130,6 +128,6 @@ def serve(notes: Notes, config: str) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "proxy":
-        asyncio.run(proxy(int(sys.argv[2]), Notes(Path(sys.argv[3]))))
+        asyncio.run(proxy(int(sys.argv[2]), SpanFile(Path(sys.argv[3]))))
     else:
-        sys.exit(serve(Notes(Path(sys.argv[2])), sys.argv[3]))
+        sys.exit(serve(SpanFile(Path(sys.argv[2])), sys.argv[3]))
