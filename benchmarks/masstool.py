@@ -1,29 +1,30 @@
-"""How fast is MassTool? An epoch of training, and searching against plain dense search, in one run on one machine.
+"""Measure MassTool: the seconds of a training epoch, and its search against plain dense search, in one run.
 
 python benchmarks/masstool.py [--tools 50000] [--pool 100000] [--queries 200] [--out results.json]
     [--skip-epoch | --only-epoch]
 
-Vectors of tools and pool are made up (gathered around centres, as real ones are), the queries and their encoder are
-real: both kinds of search encode the same texts, each anew. Set OMP_NUM_THREADS to choose the threads.
+Vectors of tools and pool are synthetic (clustered, as real ones are), the queries and their encoder are real: both
+kinds of search encode the same texts, each anew. OMP_NUM_THREADS sets the threads.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from common import make_parser, write_json
 from synthetic import catalogues, make_queries
 
 from pipelines.models import find_model
+from retrievers.base import Retriever
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense
 from retrievers.kind import Block, Context
@@ -38,26 +39,26 @@ from retrievers.settings import TrainingSource
 
 WIDTH = 384
 BUILD_EFFORT = 48
-"""Of the pool's graph: an index takes 200 and four times as long. A search costs the same, by its own effort."""
-TRAIN = MassToolTraining(data=(TrainingSource("made up"),))
+"""Of the pool's graph: an index uses 200, which takes four times as long. A search costs the same."""
+TRAIN = MassToolTraining(data=(TrainingSource("synthetic"),))
 
 
-def made_up(count: int, chance: np.random.Generator, centres: np.ndarray) -> np.ndarray:
-    """Unit vectors around centres."""
+def clustered(count: int, chance: np.random.Generator, centres: np.ndarray) -> np.ndarray:
+    """Unit vectors around random centres."""
     vectors = centres[chance.integers(len(centres), size=count)] + 0.04 * chance.normal(size=(count, WIDTH))
-    found: np.ndarray = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return found
+    normalized: np.ndarray = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return normalized
 
 
 def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
-    """Seconds of one epoch of heads over a set as large as ToolLens, and of one look at dev."""
+    """Seconds of one epoch of the heads on a set of ToolLens' size, and of one evaluation on dev."""
     chance = np.random.default_rng(0)
     centres = chance.normal(size=(500, WIDTH)) / WIDTH**0.5
-    vectors = [torch.from_numpy(made_up(count, chance, centres)) for count in (tools, queries, 1711, 4000)]
+    vectors = [torch.from_numpy(clustered(count, chance, centres)) for count in (tools, queries, 1711, 4000)]
     scenes = [
         sorted(chance.choice(tools, size=int(size), replace=False).tolist()) for size in chance.integers(1, 4, 900)
     ]
-    gold = [scenes[place] for place in chance.integers(len(scenes), size=queries + 1711)]
+    gold = [scenes[scene] for scene in chance.integers(len(scenes), size=queries + 1711)]
     labels = Labelled(vectors[3], torch.arange(4000) < 2000)
     lessons = Lessons(vectors[0], vectors[1], gold[:queries], vectors[2], gold[queries:], labels, labels)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -71,14 +72,14 @@ def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
     return {"epoch": trained, "epoch with dev": time.perf_counter() - started}
 
 
-def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Dense, object]:
+def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Dense, Retriever]:
     """Plain dense search and MassTool over the same tools, opened as an index opens them."""
     from retrievers.dense.retriever import ann
 
     chance = np.random.default_rng(1)
     centres = chance.normal(size=(2000, WIDTH)) / WIDTH**0.5
     ids = [f"tool-{number:06}" for number in range(tools)]
-    vectors, keys = made_up(tools, chance, centres), made_up(pool, chance, centres)
+    vectors, keys = clustered(tools, chance, centres), clustered(pool, chance, centres)
     rows, live = Rows(ids, np.ones(tools, dtype=bool)), np.ones(tools, dtype=bool)
     settings = MassToolSettings(train=replace(TRAIN, epochs=1), threshold=-1.0, ann_above=max(50_000, tools))
     pairs = [(f"query {number}", tuple(ids[row] for row in chance.integers(tools, size=3))) for number in range(pool)]
@@ -101,35 +102,28 @@ def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Den
     return Dense(encoder, [Block({"vectors": vectors}, live)], rows, "benchmark/dense", settings.ann_effort), opened
 
 
-def compare(
-    plain: Callable[[list[str]], object],
-    other: Callable[[list[str]], object],
-    texts: list[str],
-    size: int,
-    encoder: Encoder,
-) -> dict[str, float]:
-    """Median milliseconds of a search of so many texts, in turn, so that both meet the same machine."""
-    seconds: dict[str, list[float]] = {"dense": [], "masstool": []}
+def compare(systems: Mapping[str, Retriever], texts: list[str], size: int, encoder: Encoder) -> dict[str, float]:
+    """Median milliseconds of a search of `size` texts, in turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
     for start in range(0, len(texts) - size + 1, size):
-        for name, search in (("dense", plain), ("masstool", other)):
+        for name, retriever in systems.items():
             encoder.forget()
             began = time.perf_counter()
-            search(texts[start : start + size])
+            retriever.search(texts[start : start + size], 10)
             seconds[name].append(time.perf_counter() - began)
-    found = {name: 1000 * statistics.median(values[min(2, len(values) - 1) :]) for name, values in seconds.items()}
-    return {**found, "ratio": found["masstool"] / found["dense"]}
+    medians = {name: 1000 * statistics.median(values[min(2, len(values) - 1) :]) for name, values in seconds.items()}
+    return {**medians, "ratio": medians["masstool"] / medians["dense"]}
 
 
 def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser()
+    """Measure and print."""
+    parser = make_parser(__doc__)
     parser.add_argument("--tools", type=int, default=50_000)
     parser.add_argument("--pool", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--skip-epoch", action="store_true")
     parser.add_argument("--only-epoch", action="store_true")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     figures: dict[str, object] = {"machine": platform.machine(), "threads": torch.get_num_threads()}
     print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
@@ -137,31 +131,15 @@ def main() -> None:
         figures["epoch"] = epoch()
         print(json.dumps(figures["epoch"]))
     if options.only_epoch:
-        return write(options.out, figures)
+        return write_json(options.out, figures)
     encoder = Encoder(find_model("bundled:minilm"), 64, "cpu")
     texts = make_queries(catalogues(options.data), options.queries)
     with tempfile.TemporaryDirectory(prefix="masstool-") as scratch:
         dense, masstool = retrievers(options.tools, options.pool, encoder, Path(scratch) / "model")
         for size in (1, 16):
-            found = compare(
-                lambda some: dense.search(some, 10),
-                lambda some: masstool.search(some, 10),
-                texts,
-                size,
-                encoder,  # type: ignore[attr-defined]
-            )
-            figures[f"search {size}"] = found
-            print(
-                f"{size:>2} at a time: dense {found['dense']:.1f} ms, masstool {found['masstool']:.1f} ms, "
-                f"ratio {found['ratio']:.2f}"
-            )
-    write(options.out, figures)
-
-
-def write(out: Path | None, figures: dict[str, object]) -> None:
-    """Keeps the figures."""
-    if out:
-        out.write_text(json.dumps(figures, indent=1) + "\n")
+            figures[f"search {size}"] = compare({"dense": dense, "masstool": masstool}, texts, size, encoder)
+            print(f"{size:>2} at a time, ms: {json.dumps(figures[f'search {size}'])}")
+    write_json(options.out, figures)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
-"""What becomes of tools that come later? A fifth of the tools is held out, added live, and compared with retraining.
+"""Measure tools that come after training: a fifth of the tools is held out, added live, compared with retraining.
 
 python benchmarks/masstool_life.py CONFIG [--set KEY=VALUE ...] [--tune] [--out results.json]
 
 held out    trained without the tools and without every query that needs one of them; then `add`
-confirmed   the same index, after those training queries were confirmed: nothing is trained
-retrained   everything known from the start
-dense       the encoder as the config names it, without MassTool
+confirmed   the same index after those training queries were confirmed, without training
+retrained   trained on everything
+dense       the encoder that the config names, untuned, without MassTool
 
-All are asked the test queries that need a held-out tool, and the others. The encoder is tuned with --tune only, each
-time on what is known then; `dense` has it as it comes.
+All are searched with the test queries that need a held-out tool, and with the others. --tune also tunes the encoder.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+
+from common import make_parser, write_json
 
 from pipelines import config as configs
 from pipelines.context import make_context
@@ -32,20 +31,19 @@ from retrievers.training_set import Examples, TrainingSet
 from reward.metrics import judge, measure
 
 SHARE = 5
-"""One tool in so many is held out, by a hash."""
+"""One tool in `SHARE` is held out, by a hash."""
 
 
 def main() -> None:
-    """Builds, adds, confirms, retrains, prints."""
-    parser = argparse.ArgumentParser()
+    """Build, add, confirm, retrain, print."""
+    parser = make_parser(__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--device")
     parser.add_argument("--tune", action="store_true")
     options = parser.parse_args()
     config = configs.load(options.config, IndexConfig, options.set)
-    settings = next(each for each in config.retrievers.values() if isinstance(each, MassToolSettings) and each.train)
+    settings = next(kind for kind in config.retrievers.values() if isinstance(kind, MassToolSettings) and kind.train)
     assert settings.train is not None
     if not options.tune:
         settings = replace(settings, train=replace(settings.train, encoder=None))
@@ -56,48 +54,47 @@ def main() -> None:
     late = {tool.id for tool in data.tools if stable_hash(f"late/{tool.id}") % SHARE == 0}
     early = [tool for tool in data.tools if tool.id not in late]
     first = without(whole, late)
-    rows: dict[str, Retriever] = {}
+    systems: dict[str, Retriever] = {}
     with tempfile.TemporaryDirectory(prefix="masstool-life-") as scratch:
         folder, other = Path(scratch) / "early", Path(scratch) / "whole"
         build(folder, early, {"masstool": settings}, context, config.text, training={"masstool": [first]})
         add(folder, [tool for tool in data.tools if tool.id in late], context)
-        rows["held out"] = Index(folder, context).retriever("masstool")
-        rows["held out"].search(["warm"], 1)
+        systems["held out"] = Index(folder, context).retriever("masstool")
+        systems["held out"].search(["warm"], 1)
         confirm(folder, confirmed(whole, late), context)
-        rows["confirmed"] = Index(folder, context).retriever("masstool")
+        systems["confirmed"] = Index(folder, context).retriever("masstool")
         kinds = {"masstool": settings, "dense": DenseSettings(model=settings.model)}
         build(other, list(data.tools), kinds, context, config.text, training={"masstool": [whole]})
-        rows["retrained"] = Index(other, context).retriever("masstool")
-        rows["dense"] = Index(other, context).retriever("dense")
-        asked = sorted(data.split("test"))
+        systems["retrained"] = Index(other, context).retriever("masstool")
+        systems["dense"] = Index(other, context).retriever("dense")
+        gold = data.split("test")
         groups = {
-            "needing a late tool": [query for query in asked if data.split("test")[query] & late],
-            "the others": [query for query in asked if not data.split("test")[query] & late],
+            "needing a late tool": [query for query in sorted(gold) if gold[query] & late],
+            "the others": [query for query in sorted(gold) if not gold[query] & late],
         }
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        facts: dict[str, dict[str, dict[str, float]]] = {}
         for group, queries in groups.items():
             print(f"\n{len(queries)} test queries {group} ({len(late)} of {len(data.tools)} tools are late)")
-            found[group] = {}
-            for name, retriever in rows.items():
+            facts[group] = {}
+            for name, retriever in systems.items():
                 ids = [ranking.ids for ranking in retriever.search([data.queries[q].text for q in queries], 100)]
-                judged = judge(ids, [data.split("test")[query] for query in queries])
+                judged = judge(ids, [gold[query] for query in queries])
                 figures = {m: float(measure(m, judged).mean()) for m in ("recall@3", "recall@5", "ndcg@5", "comp@5")}
-                found[group][name] = figures
+                facts[group][name] = figures
                 print(f"{name:<10} " + "  ".join(f"{metric} {value:.4f}" for metric, value in figures.items()))
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.out, facts)
 
 
 def without(whole: TrainingSet, late: set[str]) -> TrainingSet:
-    """The training set of a time when these tools were not there."""
+    """The training set without these tools and their queries."""
     kept = [row for row, tool in enumerate(whole.ids) if tool not in late]
-    place = {row: new for new, row in enumerate(kept)}
+    new_rows = {row: new for new, row in enumerate(kept)}
 
-    def some(examples: Examples) -> Examples:
+    def filtered(examples: Examples) -> Examples:
         chosen = [
-            (query, tuple(place[row] for row in gold))
+            (query, tuple(new_rows[row] for row in gold))
             for query, gold in zip(examples.queries, examples.gold, strict=True)
-            if all(row in place for row in gold)
+            if all(row in new_rows for row in gold)
         ]
         return Examples(tuple(query for query, _ in chosen), tuple(gold for _, gold in chosen))
 
@@ -105,13 +102,13 @@ def without(whole: TrainingSet, late: set[str]) -> TrainingSet:
         whole,
         documents=tuple(whole.documents[row] for row in kept),
         ids=tuple(whole.ids[row] for row in kept),
-        train=some(whole.train),
-        dev=some(whole.dev),
+        train=filtered(whole.train),
+        dev=filtered(whole.dev),
     )
 
 
 def confirmed(whole: TrainingSet, late: set[str]) -> list[tuple[str, list[str]]]:
-    """The training queries that were kept back, with their tools."""
+    """The training queries that were held out, with their tools."""
     pairs = [
         (query, [whole.ids[row] for row in gold])
         for query, gold in zip(whole.train.queries, whole.train.gold, strict=True)
