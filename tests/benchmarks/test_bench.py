@@ -1,8 +1,9 @@
-"""The benchmark runner: what is read from the scripts' JSON, and what the table says of what was not run."""
+"""The benchmark runner reads the scripts' JSON and writes one table; the GPU jobs name files that exist."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,19 +17,19 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> object:
     import run
 
     yield run
-    for name in ("run", "bench_table"):
+    for name in ("run", "common"):
         sys.modules.pop(name, None)
 
 
 def test_ratios_are_taken_round_by_round(bench: object) -> None:
     rounds = {"gateway": {"per_second_by_round": [4.0, 9.0, 6.0]}, "bare": {"per_second_by_round": [2.0, 3.0, 3.0]}}
-    [found] = bench.loads({"cores": 2, "raw, 1 clients": rounds})  # type: ignore[attr-defined]
-    assert (found.median, found.least, found.most, found.rounds) == (2.0, 2.0, 3.0, 3)
-    [found] = bench.BENCHES["batch"].read({"seconds": {"rewrite-batch": [10.0, 8.0], "vllm run-batch": [20.0, 12.0]}})  # type: ignore[attr-defined]
-    assert (found.peer, found.median, found.most) == ("vllm run-batch", 1.75, 2.0)
+    [ratio] = bench.loads({"cores": 2, "raw, 1 clients": rounds})  # type: ignore[attr-defined]
+    assert (ratio.median, ratio.min, ratio.max, ratio.rounds) == (2.0, 2.0, 3.0, 3)
+    [ratio] = bench.BENCHES["batch"].read({"seconds": {"rewrite-batch": [10.0, 8.0], "vllm run-batch": [20.0, 12.0]}})  # type: ignore[attr-defined]
+    assert (ratio.peer, ratio.median, ratio.max) == ("vllm run-batch", 1.75, 2.0)
     rows = [{"what": "ratio: naive reward / ours", "median": 3.0, "min": 2.0, "max": 4.0, "n": 4}]
-    [found] = bench.BENCHES["reward"].read({"figures": rows})  # type: ignore[attr-defined]
-    assert (found.peer, found.median) == ("naive per-query reward", 3.0)
+    [ratio] = bench.BENCHES["reward"].read({"figures": rows})  # type: ignore[attr-defined]
+    assert (ratio.peer, ratio.median) == ("naive per-query reward", 3.0)
 
 
 def test_what_is_not_run_or_fails_is_a_row_that_says_so(
@@ -53,21 +54,31 @@ def test_what_is_not_run_or_fails_is_a_row_that_says_so(
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path / "out")])
     assert bench.main() == 1  # type: ignore[attr-defined]
     facts = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert [each["median"] for each in facts["ratios"]] == [3.0]
+    assert [row["median"] for row in facts["ratios"]] == [3.0]
     assert facts["missing"] == {
         "bad": "FAILED with exit code 3",
         "absent": "no_such_library is not installed",
         "later": "in the full run only",
         "unmade": f"no {tmp_path / 'nothing'}: run `make demo` first",
     }
-    told = (tmp_path / "out" / "table.md").read_text()
-    assert "| plain TRL | fine-tuning, seconds | **3.00** | 3.00 - 3.00 | 1 |" in told
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "| plain TRL | fine-tuning, seconds | **3.00** | 3.00 - 3.00 | 1 |" in text
     assert "rank-bm25" in facts["versions"]
-    assert told in capsys.readouterr().out
+    assert text in capsys.readouterr().out
 
 
 def test_every_script_is_there_and_takes_what_it_is_given(bench: object) -> None:
-    for each in bench.BENCHES.values():  # type: ignore[attr-defined]
-        text = (ROOT / "benchmarks" / each.script).read_text()
-        flags = [word for word in [*(each.small or []), *each.full, "--out"] if word.startswith("--")]
-        assert all(f'"{flag}"' in text for flag in flags), each.script
+    common = (ROOT / "benchmarks" / "common.py").read_text()
+    for benchmark in bench.BENCHES.values():  # type: ignore[attr-defined]
+        text = (ROOT / "benchmarks" / benchmark.script).read_text() + common
+        flags = [word for word in [*(benchmark.small or []), *benchmark.full, "--out"] if word.startswith("--")]
+        assert all(f'"{flag}"' in text for flag in flags), benchmark.script
+
+
+def test_gpu_jobs_name_files_that_exist() -> None:
+    make = ["make", "--no-print-directory", "-f", "benchmarks/gpu.mk"]
+    names = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    commands = subprocess.run([*make, "-n", *names], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files = [word for word in commands.split() if word.startswith(("configs/", "benchmarks/"))]
+    assert len(names) > 80
+    assert not [file for file in files if not (ROOT / file).is_file()]

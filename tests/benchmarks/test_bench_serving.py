@@ -1,4 +1,4 @@
-"""What the serving benchmark calls the gateway's own time: everything that neither vLLM nor the retriever had."""
+"""The serving benchmark's own time of the gateway: everything that neither vLLM nor the retriever had."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SLOW = 0.3
 @pytest.fixture(scope="module")
 def own() -> Iterator[ModuleType]:
     sys.path.insert(0, str(BENCHMARKS))
-    import serve_own
+    import serve_rewriting
 
-    yield serve_own
+    yield serve_rewriting
     sys.path.remove(str(BENCHMARKS))
-    for name in ("serve_own", "serve_watch", "serve_clients", "serve_load"):
+    for name in ("serve_rewriting", "serve_watch", "http_load"):
         sys.modules.pop(name, None)
 
 
@@ -46,19 +46,17 @@ def test_what_is_left_is_every_tick_that_no_span_has(
 
 
 def test_what_fell_back_is_told_and_not_counted(own: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    import serve_clients
+    import http_load
 
-    gateway, bare = serve_clients.Figures(), serve_clients.Figures()
-    gateway.add(serve_clients.Figures(10.0, [2.0] * 24, Counter({200: 24}), Counter(deadline=4, unavailable=1)))
-    bare.add(serve_clients.Figures(10.0, [2.0] * 20, Counter({200: 20})))
+    gateway, bare = http_load.LoadFigures(), http_load.LoadFigures()
+    gateway.add(http_load.LoadFigures(10.0, [2.0] * 24, Counter({200: 24}), Counter(deadline=4, unavailable=1)))
+    bare.add(http_load.LoadFigures(10.0, [2.0] * 20, Counter({200: 20})))
     assert (gateway.rate(), gateway.rates, bare.rate()) == (1.9, [1.9], 2.0)
-    assert (gateway.summary()["per_second"], gateway.summary()["fell_back"]) == (1.9, 5)
-    import serve_load
-
-    serve_load.tell("rewrites", {"gateway": gateway, "vLLM": bare})
-    told = capsys.readouterr().out
-    assert "5 fell back" in told
-    assert "0.95" in told
+    assert (gateway.summary()["per_second"], gateway.summary()["fallbacks"]) == (1.9, {"deadline": 4, "unavailable": 1})
+    http_load.print_peers("rewrites", {"gateway": gateway, "vLLM": bare})
+    text = capsys.readouterr().out
+    assert "5 fell back" in text
+    assert "0.95" in text
 
 
 def test_a_request_is_charged_with_its_own_spans_alone(own: ModuleType) -> None:
@@ -66,11 +64,11 @@ def test_a_request_is_charged_with_its_own_spans_alone(own: ModuleType) -> None:
         "results": [{"rewrite": {"lines": ["book a train"]}}],
         "timings_ms": {"rewrite": 1250.0},
     }
-    asked = own.Asked(10.0, 12.0, {"utterance": "0001 a train"}, json.dumps(answer).encode())
-    lost = own.Asked(10.0, 12.0, {"utterance": "0002 a plane"}, b"{}")
+    asked = own.Exchange(10.0, 12.0, {"utterance": "0001 a train"}, json.dumps(answer).encode())
+    lost = own.Exchange(10.0, 12.0, {"utterance": "0002 a plane"}, b"{}")
     vllm = [own.Span(10.2, 11.4, ["so: 0001 a train"]), own.Span(10.0, 12.0, ["0009 a boat"])]
     retriever = [own.Span(11.5, 11.8, ["book a train", "book a boat"]), own.Span(10.1, 10.3, ["0001 a train"])]
-    found = own.Own()
+    found = own.OwnTime()
     found.add([asked, lost], vllm, [*retriever, own.Span(10.0, 12.0, ["0009 a boat"])])
     assert found.not_answered == 1
     assert found.summary()["p50_ms"] == pytest.approx(1000 * (0.1 + 0.1 + 0.2))

@@ -22,11 +22,11 @@ BENCHMARKS = ROOT / "benchmarks"
 @pytest.fixture
 def soak() -> Iterator[ModuleType]:
     sys.path.insert(0, str(BENCHMARKS))
-    import serve_soak
+    import serve_load
 
-    yield serve_soak
+    yield serve_load
     sys.path.remove(str(BENCHMARKS))
-    for name in ("serve_soak", "serve_load", "serve_clients"):
+    for name in ("serve_load", "serve_rewriting", "serve_watch", "http_load", "common"):
         sys.modules.pop(name, None)
 
 
@@ -34,7 +34,7 @@ def test_it_searches_changes_and_confirms_without_an_error(serve: Serve, tmp_pat
     server = serve(feedback=str(tmp_path / "feedback"))
     known = list(server.gateway.catalogue.current.index.tools)
     sent: Counter[tuple[str, str]] = Counter()
-    for method, path, body in islice(soak.mixed(0, known), 300):
+    for method, path, body in islice(soak.mixed_requests(0, known), 300):
         status = server.client.request(method, path, json=body).status_code
         assert status in (200, 404), (method, path, status)
         sent[method, "/".join(path.split("?")[0].split("/")[:3])] += status == 200
