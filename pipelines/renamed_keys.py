@@ -2,4 +2,5 @@
 
 RENAMED_KEYS: dict[str, str] = {
     # old: new, in alphabetical order
+    "most_queries": "max_queries",
 }

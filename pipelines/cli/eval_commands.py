@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from pipelines import config as configs
 from pipelines.context import make_context
-from pipelines.data.trec import write_run
-from pipelines.evaluate.report_data import report_data
-from pipelines.evaluate.rewriter_stats import per_query
+from pipelines.evaluate.output import write_evaluation
 from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate, means
-from pipelines.report import render
 from pipelines.report.data import RewriterRow
-from pipelines.runs import as_json, check_output, environment, write_files
+from pipelines.runs import check_output
 from retrievers.text import clean
 
 
@@ -33,49 +29,6 @@ def run_eval(arguments: argparse.Namespace) -> int:
         print(f"\n{rewrites(evaluation)}")
     print(f"\n{config.output}/report.html, metrics.json, *.trec")
     return 0
-
-
-def write_evaluation(evaluation: Evaluation) -> None:
-    """The run folder: config, environment, metrics, a run file a system, every query's scores, the report."""
-    config, world = evaluation.config, environment()
-    facts = {
-        "command": world["command"],
-        "date": world["date"],
-        "machine": world["machine"],
-        "python": world["python"],
-        "versions": ", ".join(f"{name} {version}" for name, version in world["versions"].items()),
-        "seed": str(config.seed),
-        "tests": "paired randomisation, 10,000 rounds; bootstrap intervals, 2,000 rounds; Holm's correction",
-    }
-    files = {
-        "config.yaml": configs.dump(config),
-        "environment.json": as_json(world),
-        **{f"{name}.trec": write_run(each.rankings, name) for name, each in evaluation.answers.items()},
-        "queries.jsonl": _per_query(evaluation),
-        "report.html": render(report_data(evaluation, facts)),
-        "metrics.json": as_json(evaluation.summary()),
-    }
-    write_files(Path(config.output), files)
-
-
-def _per_query(evaluation: Evaluation) -> str:
-    gold = evaluation.data.gold[evaluation.config.split]
-    lines = []
-    for row, query in enumerate(evaluation.order):
-        scores = {
-            name: {metric: round(float(column[row]), 6) for metric, column in values.items()}
-            for name, values in evaluation.values.items()
-        }
-        line = {
-            "_id": query,
-            "text": evaluation.data.queries[query].text,
-            "gold": sorted(gold[query]),
-            "scores": scores,
-        }
-        if evaluation.rewriters:
-            line["rewrites"] = {name: per_query(each.rewrites[row]) for name, each in evaluation.rewriters.items()}
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    return "".join(lines)
 
 
 def table(evaluation: Evaluation) -> str:

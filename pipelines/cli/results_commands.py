@@ -12,8 +12,7 @@ from pipelines import config as configs
 from pipelines.evaluate.published.check import ExpectedConfig, check
 from pipelines.evaluate.published.figures import read_figures
 from pipelines.evaluate.published.keep import keep
-from pipelines.evaluate.published.page import entries, page
-from pipelines.evaluate.published.plots import draw
+from pipelines.evaluate.published.page import page, page_rows, plot_csv
 from pipelines.runs import write_files
 
 
@@ -26,7 +25,7 @@ class MatrixConfig:
     figures: str
     """The folder of files of figures."""
     pictures: str
-    """The folder that the drawings are written to."""
+    """The folder of the plots that the page links to; `python docs/plot.py` draws them."""
 
 
 def run_matrix(arguments: argparse.Namespace) -> int:
@@ -36,21 +35,19 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     for run in arguments.keep:
         print(f"{run} -> {keep(run, Path(config.figures), arguments.note)}")
     made = make_page(config, arguments.config)
-    print(f"{config.page}: {made} figures of {config.figures}; drawings in {config.pictures}")
+    print(f"{config.page}: {made} figures of {config.figures}; `python docs/plot.py` draws the pictures")
     return 0
 
 
 def make_page(config: MatrixConfig, source: Path) -> int:
-    """Writes page and drawings; says of how many rows."""
+    """Write the page, and rows.csv beside the figures for docs/plot.py; returns the number of rows."""
     target, figures, pictures = Path(config.page), Path(config.figures), Path(config.pictures)
-    found = read_figures(figures)
-    drawn = draw(entries(found))
+    files = read_figures(figures)
     near = {folder: os.path.relpath(folder, target.parent) for folder in (figures, pictures)}
-    plots = [(said, f"{near[pictures]}/{name}") for name, (said, _) in drawn.items()]
-    text = page(found, f"rewrite-eval matrix {source}", near[figures], plots)
-    write_files(pictures, {name: str(svg) for name, (_, svg) in drawn.items()})
+    text = page(files, f"rewrite-eval matrix {source}", near[figures], near[pictures])
+    write_files(figures, {"rows.csv": plot_csv(page_rows(files))})
     write_files(target.parent, {target.name: text})
-    return sum(len(each.rows) for each in found.values())
+    return sum(len(file.rows) for file in files.values())
 
 
 def run_check(arguments: argparse.Namespace) -> int:

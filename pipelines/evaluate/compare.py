@@ -1,4 +1,4 @@
-"""What is told of several systems: differences from the baseline and their significance, curves, groups of queries."""
+"""Compare systems with a baseline: differences and their significance; recall curves; groups of queries."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from reward.metrics import Judged, recall_at_k
 def compare(
     values: Mapping[str, Mapping[str, np.ndarray]], against: Mapping[str, str], metrics: Sequence[str], seed: int
 ) -> tuple[ComparisonRow, ...]:
-    """Systems against those that they are to be compared with, in every metric."""
+    """Compare each system of `against` with its counterpart, in every metric."""
     pairs = [(name, metric) for name in against for metric in metrics]
     if not pairs:
         return ()
     differences = np.stack([values[name][metric] - values[against[name]][metric] for name, metric in pairs], axis=1)
     p_values = randomisation_test(differences, seed).tolist()
     bounds = bootstrap_intervals(differences, seed).tolist()
-    corrected = holm(p_values)
     return tuple(
         ComparisonRow(
             name,
             against[name],
             metric,
             round(float(column.mean()), 6),
-            pair(bound),
+            rounded_interval(bound),
             p_value,
             p_holm,
             int((column > 1e-12).sum()),
@@ -38,23 +37,23 @@ def compare(
             int((np.abs(column) <= 1e-12).sum()),
         )
         for (name, metric), column, bound, p_value, p_holm in zip(
-            pairs, differences.T, bounds, p_values, corrected, strict=True
+            pairs, differences.T, bounds, p_values, holm(p_values), strict=True
         )
     )
 
 
-def pair(bound: Sequence[float]) -> tuple[float, float]:
-    """An interval as it is written down."""
+def rounded_interval(bound: Sequence[float]) -> tuple[float, float]:
+    """An interval, rounded for metrics.json."""
     return round(bound[0], 6), round(bound[1], 6)
 
 
-def curve(judged: Judged, upto: int = 20) -> tuple[float, ...]:
-    """Recall at 1, 2, … places."""
-    return tuple(float(recall_at_k(judged, k).mean()) for k in range(1, upto + 1))
+def recall_curve(judged: Judged, depth: int = 20) -> tuple[float, ...]:
+    """Recall at 1, 2, …, depth."""
+    return tuple(float(recall_at_k(judged, k).mean()) for k in range(1, depth + 1))
 
 
-def groups(data: DataSet, order: Sequence[str], key: str | None) -> dict[str, np.ndarray]:
-    """Which of the queries have which value of a key of their metadata."""
+def group_masks(data: DataSet, order: Sequence[str], key: str | None) -> dict[str, np.ndarray]:
+    """Value of a metadata key -> mask of the queries that have it."""
     if key is None:
         return {}
     labels = [data.queries[query].metadata.get(key) for query in order]

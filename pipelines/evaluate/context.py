@@ -1,4 +1,4 @@
-"""The queries of an evaluation, and the retrievers that are asked: each query once, and timed."""
+"""The queries of an evaluation, and the retrievers that search for them: each query once, and timed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RetrieverRef:
     """A retriever of an index."""
 
     index: str
@@ -29,18 +29,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[T]):
-    """What came out, and how long it took."""
+    """A result and the seconds it took."""
 
     value: T
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What every system of an evaluation is asked."""
+class EvalQueries:
+    """The queries that every system of an evaluation answers."""
 
     data: DataSet
-    """Split as the protocol says."""
+    """Already split by the protocol."""
     protocol: Protocol
     split: str
 
@@ -49,23 +49,23 @@ class Trial:
         return tuple(sorted(self.data.split(split)))
 
     def texts(self, split: str) -> list[str]:
-        """What was said."""
+        """Query texts."""
         return [self.data.queries[query].text for query in self.order(split)]
 
     def gold(self, split: str) -> list[frozenset[ToolId]]:
-        """What is needed."""
+        """Needed tools per query."""
         gold = self.data.split(split)
         return [gold[query] for query in self.order(split)]
 
 
-class Bench:
-    """Indexes, opened once, and what their retrievers find for the raw queries, asked once."""
+class EvalContext:
+    """Indexes, opened once, and the rankings of the raw queries, searched once."""
 
-    def __init__(self, trial: Trial, context: Context) -> None:
-        self.trial, self.context = trial, context
+    def __init__(self, queries: EvalQueries, context: Context) -> None:
+        self.queries, self.context = queries, context
         self._indexes: dict[str, Index] = {}
-        self._searches: dict[tuple[Place, str], ToolSearch] = {}
-        self._raw: dict[tuple[Place, str], Timed[list[Ranking]]] = {}
+        self._searches: dict[tuple[RetrieverRef, str], ToolSearch] = {}
+        self._raw: dict[tuple[RetrieverRef, str], Timed[list[Ranking]]] = {}
 
     def index(self, folder: str) -> Index:
         """The index in a folder."""
@@ -73,22 +73,22 @@ class Bench:
             self._indexes[folder] = Index(Path(folder), self.context)
         return self._indexes[folder]
 
-    def search(self, place: Place, phrasing: str = "named") -> ToolSearch:
-        """The path of a query to one retriever; `phrasing` is how tools are shown to a rewriter."""
-        if (place, phrasing) not in self._searches:
-            self._searches[place, phrasing] = ToolSearch(self.index(place.index), place.retriever, phrasing=phrasing)
-        return self._searches[place, phrasing]
+    def search(self, ref: RetrieverRef, phrasing: str = "named") -> ToolSearch:
+        """The query path of one retriever; `phrasing` is the form in which a rewriter sees tools."""
+        if (ref, phrasing) not in self._searches:
+            self._searches[ref, phrasing] = ToolSearch(self.index(ref.index), ref.retriever, phrasing=phrasing)
+        return self._searches[ref, phrasing]
 
-    def raw(self, place: Place, split: str) -> Timed[list[Ranking]]:
-        """What the raw queries of a split find."""
-        if (place, split) not in self._raw:
-            search, texts = self.search(place), self.trial.texts(split)
-            search.search(texts[:1], 1)  # loads the model, so that the time is the search's own
-            self._raw[place, split] = self.timed(lambda: search.retrieve(texts, DEPTH, f"{place.retriever}, {split}"))
-        return self._raw[place, split]
+    def raw(self, ref: RetrieverRef, split: str) -> Timed[list[Ranking]]:
+        """Rankings of the raw queries of a split."""
+        if (ref, split) not in self._raw:
+            search, texts = self.search(ref), self.queries.texts(split)
+            search.search(texts[:1], 1)  # loads the model, so that the time is that of the search alone
+            self._raw[ref, split] = self.timed(lambda: search.retrieve(texts, DEPTH, f"{ref.retriever}, {split}"))
+        return self._raw[ref, split]
 
     def timed(self, work: Callable[[], T]) -> Timed[T]:
-        """Some work, timed without the help of what was asked before."""
+        """Run and time some work, with empty encoder caches."""
         for encoder in self.context.encoders.values():
             encoder.forget()
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A whole table of systems: every retriever alone, and behind every rewriter."""
+"""A table of systems: every retriever alone, and behind every rewriter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrievers.settings import RewriteFusion
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GridRetriever:
     """A retriever of an index."""
 
     retriever: str = ""
@@ -21,71 +21,71 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """How a rewriter of the config is used in front of the retrievers."""
+class GridRewriter:
+    """The use of a rewriter of the config in front of the retrievers."""
 
     rewriter: str = ""
     """The column's own name when not given."""
     retrievers: tuple[str, ...] = ()
-    """The rows it is for; all when not given."""
+    """Rows that this column is for; all when not given."""
     fusion: RewriteFusion | None = None
     """As the rewriter's card says when not given."""
     choose_fusion: bool = False
-    """Choose it for each retriever on the dev split of the same data set."""
+    """Choose the fusion for each retriever on the dev split of the same data set."""
 
     def __post_init__(self) -> None:
         if self.fusion is not None and self.choose_fusion:
-            raise BadInput("either give the fusion or have it chosen, not both", "fusion")
+            raise BadInput("give the fusion or choose it (`choose_fusion: true`), not both", "fusion")
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class EvalGrid:
     """`{retrievers: {tuned: {retriever: dense, index: …}}, rewriters: {rules: {fusion: {raw: 0.6}}}}` has the systems
     `tuned` and `tuned+rules`."""
 
-    retrievers: dict[str, Row]
-    rewriters: dict[str, Column] = field(default_factory=dict)
+    retrievers: dict[str, GridRetriever]
+    rewriters: dict[str, GridRewriter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.retrievers:
-            raise BadInput("a grid needs retrievers", "retrievers")
+            raise BadInput("a grid needs at least one retriever, got none", "retrievers")
         for column in self.rewriters.values():
-            if strange := [name for name in column.retrievers if name not in self.retrievers]:
-                known = ", ".join(self.retrievers)
-                raise BadInput(f"{strange[0]!r} is no row of the grid; it has {known}", "rewriters")
+            for name in column.retrievers:
+                if name not in self.retrievers:
+                    known = ", ".join(self.retrievers)
+                    raise BadInput(f"the grid has no row {name!r}; it has {known}", "rewriters")
         names = [name for name, _ in self._named()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"two systems of the grid would be called {twice[0]!r}; rename a retriever", "retrievers")
 
     def systems(self) -> dict[str, SystemSettings]:
-        """Row by row, the raw query first."""
+        """All systems, row by row, the raw query first."""
         return dict(self._named())
 
     def _named(self) -> Iterator[tuple[str, SystemSettings]]:
         for name, row in self.retrievers.items():
-            searched = row.retriever or name
-            yield name, SystemSettings(retriever=searched, index=row.index)
+            retriever = row.retriever or name
+            yield name, SystemSettings(retriever=retriever, index=row.index)
             for title, column in self.rewriters.items():
-                if column.retrievers and name not in column.retrievers:
-                    continue
-                yield (
-                    f"{name}+{title}",
-                    SystemSettings(
-                        retriever=searched,
-                        index=row.index,
-                        rewriter=column.rewriter or title,
-                        fusion=column.fusion,
-                        choose_fusion=column.choose_fusion,
-                    ),
-                )
+                if not column.retrievers or name in column.retrievers:
+                    yield (
+                        f"{name}+{title}",
+                        SystemSettings(
+                            retriever=retriever,
+                            index=row.index,
+                            rewriter=column.rewriter or title,
+                            fusion=column.fusion,
+                            choose_fusion=column.choose_fusion,
+                        ),
+                    )
 
 
-def own_raw(systems: Mapping[str, SystemSettings], default_index: str | None) -> dict[str, str]:
-    """A system that rewrites -> the system that asks the same retriever the raw query, where there is one."""
-    places = {name: (each.index or default_index, each.retriever) for name, each in systems.items()}
-    plain: dict[tuple[str | None, str | None], str] = {}
+def raw_counterparts(systems: Mapping[str, SystemSettings], default_index: str | None) -> dict[str, str]:
+    """Map each rewriting system to the system that sends the raw query to the same retriever, if there is one."""
+    retrievers = {name: (system.index or default_index, system.retriever) for name, system in systems.items()}
+    raw: dict[tuple[str | None, str | None], str] = {}
     for name, system in systems.items():
         if system.rewriter is None and system.run is None:
-            plain.setdefault(places[name], name)
-    rewriting = [name for name, system in systems.items() if system.rewriter is not None and places[name] in plain]
-    return {name: plain[places[name]] for name in rewriting}
+            raw.setdefault(retrievers[name], name)
+    rewriting = [name for name, system in systems.items() if system.rewriter is not None]
+    return {name: raw[retrievers[name]] for name in rewriting if retrievers[name] in raw}

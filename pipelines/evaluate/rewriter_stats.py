@@ -1,4 +1,4 @@
-"""What rewriters did to the queries, in figures, samples and fusions."""
+"""Statistics of rewriters: figures, samples and fusions, for the report and for metrics.json."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pipelines.evaluate.fusion_selection import Tried
-from pipelines.evaluate.rewritten_systems import DEV, METRIC, Fused, Rewritten
+from pipelines.evaluate.fusion_selection import FusionScore
+from pipelines.evaluate.rewritten_systems import DEV, METRIC, RewriterAnswers, SystemFusion
 from pipelines.report.data import FusionRow, RewriteFigures, RewriterRow, RewriteSample, TriedRow
 from rewrite.types import Rewrite
 
 SAMPLES = 8
-"""Rewrites shown of each rewriter, evenly drawn."""
+"""Rewrites shown of each rewriter, evenly spaced."""
 TOP = 5
-"""Of the ways to fuse that were tried on dev, so many are told: the one that was taken, and the best others."""
+"""Fusions shown of those tried on dev: the chosen one and the best others."""
 
 
 def figures(rewrites: Sequence[Rewrite], seconds: float) -> RewriteFigures:
     """Shares and means over all queries."""
     count = len(rewrites)
-    share = {status: sum(each.status == status for each in rewrites) / count for status in _STATUSES}
-    asked = [each for each in rewrites if each.status != "too-long"]
-    lines = [len(each.lines) for each in rewrites if each.status == "rewritten"]
-    tokens = [each.tokens for each in asked]
+
+    def share(*statuses: str) -> float:
+        return _round(sum(rewrite.status in statuses for rewrite in rewrites) / count)
+
+    prompted = [rewrite for rewrite in rewrites if rewrite.status != "too-long"]
+    lines = [len(rewrite.lines) for rewrite in rewrites if rewrite.status == "rewritten"]
+    tokens = [rewrite.tokens for rewrite in prompted]
     return RewriteFigures(
         queries=count,
-        parsed=_round(share["rewritten"] + share["none"]),
-        none=_round(share["none"]),
-        unparseable=_round(share["unparseable"]),
-        too_long=_round(share["too-long"]),
-        unfinished=_round(sum(not each.finished for each in asked) / count),
-        cut=_round(sum(each.cut > 0 for each in asked) / count),
+        parsed=share("rewritten", "none"),
+        none=share("none"),
+        unparseable=share("unparseable"),
+        too_long=share("too-long"),
+        unfinished=_round(sum(not rewrite.finished for rewrite in prompted) / count),
+        cut=_round(sum(rewrite.cut > 0 for rewrite in prompted) / count),
         lines=_round(sum(lines) / len(lines)) if lines else None,
         # An answer has at least the token that ends it: 0 is a server that does not count.
         tokens=_round(sum(tokens) / len(tokens)) if tokens and all(tokens) else None,
@@ -39,77 +42,62 @@ def figures(rewrites: Sequence[Rewrite], seconds: float) -> RewriteFigures:
     )
 
 
-_STATUSES = ("rewritten", "none", "unparseable", "too-long")
-
-
 def _round(value: float) -> float:
     return round(value, 6)
 
 
-def rewriter_row(name: str, rewritten: Rewritten, order: Sequence[str], texts: Sequence[str]) -> RewriterRow:
-    """A rewriter with its figures and some of what it wrote."""
-    facts, count = rewritten.facts, min(SAMPLES, len(order))
-    chosen = [place * len(order) // count for place in range(count)]
-    return RewriterRow(
-        name,
-        str(facts.get("path") or facts.get("base") or facts.get("model") or ""),
-        f"{facts['template']['name']} {facts['template']['version']}",
-        figures(rewritten.rewrites, rewritten.seconds),
-        tuple(_sample(order[place], texts[place], rewritten.rewrites[place]) for place in chosen),
-    )
+def rewriter_row(name: str, answers: RewriterAnswers, order: Sequence[str], texts: Sequence[str]) -> RewriterRow:
+    """A rewriter with its figures and samples."""
+    facts, count = answers.facts, min(SAMPLES, len(order))
+    samples = []
+    for row in (number * len(order) // count for number in range(count)):
+        rewrite = answers.rewrites[row]
+        answer = rewrite.answer if rewrite.status == "unparseable" else ""
+        samples.append(RewriteSample(order[row], texts[row], rewrite.status, rewrite.lines, answer))
+    model = str(facts.get("path") or facts.get("base") or facts.get("model") or "")
+    template = f"{facts['template']['name']} {facts['template']['version']}"
+    return RewriterRow(name, model, template, figures(answers.rewrites, answers.seconds), tuple(samples))
 
 
-def _sample(query: str, text: str, rewrite: Rewrite) -> RewriteSample:
-    told = rewrite.answer if rewrite.status == "unparseable" else ""
-    return RewriteSample(query, text, rewrite.status, rewrite.lines, told)
+def rewrite_json(rewrite: Rewrite) -> dict[str, Any]:
+    """A rewrite in queries.jsonl."""
+    answer = {"answer": rewrite.answer} if rewrite.status == "unparseable" else {}
+    return {"status": rewrite.status, "lines": list(rewrite.lines), **answer}
 
 
-def per_query(rewrite: Rewrite) -> dict[str, Any]:
-    """A line's share of queries.jsonl."""
-    told = {"answer": rewrite.answer} if rewrite.status == "unparseable" else {}
-    return {"status": rewrite.status, "lines": list(rewrite.lines), **told}
-
-
-def rewriters_json(rows: Sequence[RewriterRow], rewritten: Mapping[str, Rewritten]) -> dict[str, Any]:
-    """For metrics.json: name -> figures, what the rewriter is made of, samples."""
+def rewriters_json(rows: Sequence[RewriterRow], answers: Mapping[str, RewriterAnswers]) -> dict[str, Any]:
+    """For metrics.json: name -> figures, parts of the rewriter, samples."""
     return {
         row.name: {
             **asdict(row.figures),
-            "made_of": dict(rewritten[row.name].facts),
+            "made_of": dict(answers[row.name].facts),
             "samples": [asdict(sample) for sample in row.samples],
         }
         for row in rows
     }
 
 
-def fusion_row(system: str, fused: Fused, dev_queries: int) -> FusionRow:
-    """How a system fuses and, where that was chosen, among what."""
-    way = fused.fusion
-    if not fused.tried:
-        return FusionRow(system, fused.rewriter, way.method, way.raw, sure=way.sure)
-    told = [
-        TriedRow(each.fusion.method, each.fusion.raw, _round(each.score), each.fusion.sure)
-        for each in _told(fused.tried)
-    ]
-    return FusionRow(system, fused.rewriter, way.method, way.raw, METRIC, dev_queries, tuple(told), way.sure)
+def fusion_row(system: str, used: SystemFusion, dev_queries: int) -> FusionRow:
+    """The fusion of a system and, if it was chosen on dev, the alternatives."""
+    fusion = used.fusion
+    if not used.tried:
+        return FusionRow(system, used.rewriter, fusion.method, fusion.raw, sure=fusion.sure)
+    shown = list(used.tried[:TOP])
+    if not any(score.fusion.raw == 1 for score in shown):
+        shown += [score for score in used.tried[TOP:] if score.fusion.raw == 1][:1]
+    tried = tuple(map(_tried_row, shown))
+    return FusionRow(system, used.rewriter, fusion.method, fusion.raw, METRIC, dev_queries, tried, fusion.sure)
 
 
-def _told(tried: Sequence[Tried]) -> list[Tried]:
-    """What was taken, the best others, and what the raw query reaches alone."""
-    alone = [each for each in tried[TOP:] if each.fusion.raw == 1]
-    return [*tried[:TOP], *([] if any(each.fusion.raw == 1 for each in tried[:TOP]) else alone[:1])]
+def _tried_row(score: FusionScore) -> TriedRow:
+    return TriedRow(score.fusion.method, score.fusion.raw, _round(score.score), score.fusion.sure)
 
 
-def fusions_json(rows: Sequence[FusionRow], fused: Mapping[str, Fused]) -> dict[str, Any]:
-    """For metrics.json: system -> rewriter, fusion, and what dev said where it was chosen there."""
-    found = {}
+def fusions_json(rows: Sequence[FusionRow], fusions: Mapping[str, SystemFusion]) -> dict[str, Any]:
+    """For metrics.json: system -> rewriter, fusion, and the dev scores if it was chosen there."""
+    result = {}
     for row in rows:
-        chosen = {
-            "split": DEV,
-            "queries": row.queries,
-            "metric": row.metric,
-            "tried": [asdict(each) for each in row.tried],
-        }
-        way = asdict(fused[row.system].fusion)
-        found[row.system] = {"rewriter": row.rewriter, **way, "chosen_on": chosen if row.tried else None}
-    return found
+        tried = [asdict(score) for score in row.tried]
+        chosen = {"split": DEV, "queries": row.queries, "metric": row.metric, "tried": tried} if tried else None
+        result[row.system] = {"rewriter": row.rewriter, **asdict(fusions[row.system].fusion), "chosen_on": chosen}
+    return result

@@ -1,24 +1,25 @@
-"""`rewrite-eval`: systems x metrics on one split, with significance, wins and losses, and a report."""
+"""`rewrite-eval`: systems x metrics on one split, with significance, wins and losses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 
 from pipelines.context import make_context
 from pipelines.data.dataset import DataSet, limit_queries, load_dataset
 from pipelines.data.splits import Protocol, apply_protocol
-from pipelines.evaluate.compare import compare, curve, groups, pair
-from pipelines.evaluate.context import Trial
-from pipelines.evaluate.grid import Grid, own_raw
+from pipelines.evaluate.compare import compare, group_masks, recall_curve, rounded_interval
+from pipelines.evaluate.context import EvalQueries
+from pipelines.evaluate.grid import EvalGrid, raw_counterparts
 from pipelines.evaluate.rewriter_stats import fusion_row, fusions_json, rewriter_row, rewriters_json
-from pipelines.evaluate.rewritten_systems import DEV, METRIC, Rewritten
+from pipelines.evaluate.rewritten_systems import DEV, METRIC, RewriterAnswers
 from pipelines.evaluate.significance import bootstrap_intervals
-from pipelines.evaluate.systems import Ranked, SystemSettings, ask
+from pipelines.evaluate.systems import SystemAnswers, SystemSettings, answer_queries
 from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
@@ -37,110 +38,106 @@ class EvalConfig:
     data: str
     """A data set folder, or `bundled:sample`."""
     systems: dict[str, SystemSettings] = field(default_factory=dict)
-    grid: Grid | None = None
+    grid: EvalGrid | None = None
     """More systems: retrievers x rewriters."""
     rewriters: dict[str, RewriterSettings] = field(default_factory=dict)
-    """Those that systems name."""
+    """Rewriters that systems name."""
     index: str | None = None
+    """The index of systems that name none."""
     split: str = "test"
     protocol: Protocol = "official"
     baseline: str | None = None
     """The system that others are compared with; the first when not given."""
     metrics: tuple[str, ...] = METRICS
     group_by: str | None = None
-    """A key of the queries' metadata; figures are also given for each of its values."""
-    most_queries: int = 0
-    """Queries of a split at most, drawn by the seed, for a quick look; 0: all."""
-    seed: int = 0
+    """A metadata key of the queries; figures are also given for each of its values."""
+    max_queries: Annotated[int, Ge(0)] = 0
+    """Queries per split at most, drawn by the seed, for a quick look; 0: all."""
+    seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
         for name in self.grid.systems() if self.grid else ():
             if name in self.systems:
                 raise BadInput(f"the system {name!r} is in `systems` and in the grid", "grid")
         if not self.all_systems:
-            raise BadInput("there are no systems to evaluate")
+            raise BadInput("there are no systems to evaluate; name some in `systems` or `grid`")
         for name in (*self.all_systems, *self.rewriters):
             if not name.replace("-", "").replace("_", "").replace("+", "").isalnum():
-                raise BadInput("a system's name, and a rewriter's, is made of letters, digits, -, _ and +")
+                raise BadInput(f"names of systems and rewriters consist of letters, digits, -, _ and +, got {name!r}")
         _check_rewriters(self)
         if self.baseline is not None and self.baseline not in self.all_systems:
             known = ", ".join(self.all_systems)
-            raise BadInput(f"the baseline {self.baseline!r} is not among the systems {known}")
-        if "recall@5" not in self.metrics:
-            raise BadInput("metrics must hold recall@5: wins, losses and the headline are told by it")
-        if self.seed < 0:
-            raise BadInput("seed must not be negative")
-        if self.most_queries < 0:
-            raise BadInput("most_queries must not be negative")
+            raise BadInput(f"must be one of the systems {known}, got {self.baseline!r}", "baseline")
+        if METRIC not in self.metrics:
+            raise BadInput(f"must hold {METRIC}, by which wins and losses are counted, got {self.metrics}", "metrics")
         for metric in self.metrics:
             _, k = parse_metric(metric)
             if k is not None and k > DEPTH:
-                raise BadInput(f"{metric} looks deeper than the {DEPTH} places that are kept")
+                raise BadInput(f"k must be at most {DEPTH}, got {metric!r}", "metrics")
 
     @property
     def all_systems(self) -> dict[str, SystemSettings]:
-        """Those that were named, then the grid's."""
+        """`systems`, then the grid's."""
         return {**self.systems, **(self.grid.systems() if self.grid else {})}
 
 
 def _check_rewriters(config: EvalConfig) -> None:
+    known = list(config.rewriters)
     for name, system in config.all_systems.items():
-        wanted, known = system.rewriter, list(config.rewriters)
-        place = "systems" if name in config.systems else "grid"
-        if wanted is not None and wanted not in known:
-            close = get_close_matches(wanted, known, n=1, cutoff=0.5)
-            way = f"did you mean {close[0]}?" if close else f"`rewriters` has {', '.join(known) or 'none'}"
-            raise BadInput(f"the system {name!r} names the rewriter {wanted!r}; {way}", place)
+        key = "systems" if name in config.systems else "grid"
+        if system.rewriter is not None and system.rewriter not in known:
+            close = get_close_matches(system.rewriter, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"`rewriters` has {', '.join(known) or 'none'}"
+            raise BadInput(f"the system {name!r} names the rewriter {system.rewriter!r}; {hint}", key)
         if system.choose_fusion and config.split == DEV:
             raise BadInput(
-                f"the system {name!r} chooses its fusion on dev, so dev cannot tell how good it is; "
+                f"the system {name!r} chooses its fusion on dev, so dev cannot measure it; "
                 "evaluate another split, or give it a `fusion`",
-                place,
+                key,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All that came out, before it is written down."""
+    """All results, before they are written."""
 
     config: EvalConfig
     data: DataSet
     order: tuple[str, ...]
     """Query ids, in the order of all arrays."""
     baseline: str
-    answers: Mapping[str, Ranked]
+    answers: Mapping[str, SystemAnswers]
     values: Mapping[str, Mapping[str, np.ndarray]]
     """system -> metric -> (queries,)"""
     intervals: Mapping[str, Mapping[str, tuple[float, float]]]
     comparisons: tuple[ComparisonRow, ...]
     """Every other system with the baseline."""
     rewriting: tuple[ComparisonRow, ...]
-    """Every system that rewrites with the raw query of its own retriever, where that was asked."""
+    """Every rewriting system with the raw query of its own retriever, if that is a system too."""
     curves: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, np.ndarray]
-    """group -> which of the queries belong to it"""
-    rewriters: Mapping[str, Rewritten] = field(default_factory=dict)
+    """group -> mask of its queries"""
+    rewriters: Mapping[str, RewriterAnswers]
 
     @property
     def texts(self) -> list[str]:
-        """What was said, in the order of all arrays."""
+        """Query texts, in the order of all arrays."""
         return [self.data.queries[query].text for query in self.order]
 
     @property
     def rewriter_rows(self) -> tuple[RewriterRow, ...]:
-        """What the rewriters did."""
-        return tuple(rewriter_row(name, each, self.order, self.texts) for name, each in self.rewriters.items())
+        """Statistics of the rewriters."""
+        return tuple(rewriter_row(name, answers, self.order, self.texts) for name, answers in self.rewriters.items())
 
     @property
     def fusion_rows(self) -> tuple[FusionRow, ...]:
-        """How the systems that rewrite fuse."""
+        """Fusions of the rewriting systems."""
         dev = len(self.data.gold.get(DEV, {}))
-        return tuple(fusion_row(name, each.fused, dev) for name, each in self.answers.items() if each.fused)
+        return tuple(fusion_row(name, answers.fusion, dev) for name, answers in self.answers.items() if answers.fusion)
 
     @property
     def gains(self) -> tuple[ComparisonRow, ...]:
-        """What rewriting adds to each retriever by recall@5; nothing where the comparisons tell it already, since all
-        systems that rewrite have the baseline's raw query."""
+        """Recall@5 gained by rewriting, per retriever; empty if the comparisons with the baseline show it already."""
         rows = tuple(row for row in self.rewriting if row.metric == METRIC)
         return rows if any(row.baseline != self.baseline for row in rows) else ()
 
@@ -150,13 +147,14 @@ class Evaluation:
         return {tool.id: tool.name for tool in self.data.tools}
 
     def summary(self) -> dict[str, Any]:
-        """metrics.json."""
+        """The content of metrics.json."""
+        answers = self.answers
         return {
             "dataset": self.data.name,
             "split": self.config.split,
             "protocol": self.config.protocol,
             "queries": len(self.order),
-            "retriever": {"name": self.baseline, "fingerprint": self.answers[self.baseline].fingerprint},
+            "retriever": {"name": self.baseline, "fingerprint": answers[self.baseline].fingerprint},
             "systems": {name: means(values) for name, values in self.values.items()},
             "intervals": {name: dict(intervals) for name, intervals in self.intervals.items()},
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
@@ -165,63 +163,54 @@ class Evaluation:
                 group: {"queries": int(mask.sum()), **{name: means(v, mask) for name, v in self.values.items()}}
                 for group, mask in self.groups.items()
             },
-            "fingerprints": {name: answer.fingerprint for name, answer in self.answers.items()},
-            "made_of": {name: asdict(each.made_of) for name, each in self.answers.items() if each.made_of},
+            "fingerprints": {name: answer.fingerprint for name, answer in answers.items()},
+            "made_of": {name: asdict(answer.description) for name, answer in answers.items() if answer.description},
             "tools": len(self.data.tools),
             "seconds_per_query": {
-                name: answer.seconds / len(self.order)
-                for name, answer in self.answers.items()
-                if answer.seconds is not None
+                name: answer.seconds / len(self.order) for name, answer in answers.items() if answer.seconds is not None
             },
             "rewriters": rewriters_json(self.rewriter_rows, self.rewriters),
             "fusions": fusions_json(
-                self.fusion_rows, {name: each.fused for name, each in self.answers.items() if each.fused}
+                self.fusion_rows, {name: answer.fusion for name, answer in answers.items() if answer.fusion}
             ),
             "split_report": dict(self.data.report),
         }
 
 
 def means(values: Mapping[str, np.ndarray], mask: np.ndarray | None = None) -> dict[str, float]:
-    """The mean of every metric, of all queries or of some."""
+    """The mean of every metric over all queries, or over those of a mask."""
     return {metric: round(float((v if mask is None else v[mask]).mean()), 6) for metric, v in values.items()}
 
 
 def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
-    """Asks every system, scores every answer. Writes nothing."""
+    """Run every system and score its answers. Writes nothing."""
     data = apply_protocol(load_dataset(config.data), config.protocol)
-    if config.most_queries:
-        data = limit_queries(data, config.most_queries, config.seed)
-    trial = Trial(data, config.protocol, config.split)
-    order, wanted = trial.order(config.split), trial.gold(config.split)
-    told = groups(data, order, config.group_by)
-    systems = config.all_systems
-    asked = ask(systems, config.rewriters, config.index, trial, context or make_context())
-    answers = asked.systems
-    judged = {name: judge([answer.rankings[query].ids for query in order], wanted) for name, answer in answers.items()}
-    values = {name: {metric: measure(metric, each) for metric in config.metrics} for name, each in judged.items()}
+    if config.max_queries:
+        data = limit_queries(data, config.max_queries, config.seed)
+    queries = EvalQueries(data, config.protocol, config.split)
+    order, gold = queries.order(config.split), queries.gold(config.split)
+    groups = group_masks(data, order, config.group_by)
+    systems, metrics = config.all_systems, config.metrics
+    answers, rewriters = answer_queries(systems, config.rewriters, config.index, queries, context or make_context())
+    judged = {name: judge([answer.rankings[query].ids for query in order], gold) for name, answer in answers.items()}
+    values = {name: {metric: measure(metric, one) for metric in metrics} for name, one in judged.items()}
     baseline = config.baseline or next(iter(systems))
-    table = np.stack([values[name][metric] for name in values for metric in config.metrics], axis=1)
+    table = np.stack([values[name][metric] for name in values for metric in metrics], axis=1)
     bounds = iter(bootstrap_intervals(table, config.seed).tolist())
-    intervals = {name: {metric: pair(next(bounds)) for metric in config.metrics} for name in values}
+    counterparts = raw_counterparts(systems, config.index)
+    # Corrected metric by metric: a grid has hundreds of cells, and they are not read as one question.
+    rewriting = [row for metric in metrics for row in compare(values, counterparts, (metric,), config.seed)]
     return Evaluation(
-        config,
-        data,
-        order,
-        baseline,
-        answers,
-        values,
-        intervals,
-        compare(values, {name: baseline for name in values if name != baseline}, config.metrics, config.seed),
-        _rewriting(values, own_raw(systems, config.index), config),
-        {name: curve(each) for name, each in judged.items()},
-        told,
-        asked.rewriters,
+        config=config,
+        data=data,
+        order=order,
+        baseline=baseline,
+        answers=answers,
+        values=values,
+        intervals={name: {metric: rounded_interval(next(bounds)) for metric in metrics} for name in values},
+        comparisons=compare(values, {name: baseline for name in values if name != baseline}, metrics, config.seed),
+        rewriting=tuple(rewriting),
+        curves={name: recall_curve(one) for name, one in judged.items()},
+        groups=groups,
+        rewriters=rewriters,
     )
-
-
-def _rewriting(
-    values: Mapping[str, Mapping[str, np.ndarray]], own: Mapping[str, str], config: EvalConfig
-) -> tuple[ComparisonRow, ...]:
-    """Corrected metric by metric: a grid has hundreds of cells, and nobody asks of all of them at once."""
-    rows = [compare(values, own, (metric,), config.seed) for metric in config.metrics]
-    return tuple(row for each in rows for row in each)

@@ -1,16 +1,15 @@
-"""The systems of an evaluation: whatever ranks tools for queries."""
+"""The systems of an evaluation: retrievers, rewriters in front of retrievers, and run files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pipelines.data.dataset import DataSet
-from pipelines.data.splits import Protocol
 from pipelines.data.trec import read_run
-from pipelines.evaluate.context import Bench, Place, Trial
-from pipelines.evaluate.rewritten_systems import DEV, Fused, Rewriters, Rewritten, Use
+from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
+from pipelines.evaluate.rewritten_systems import DEV, RewriterAnswers, RewriterPool, RewriterUse, SystemFusion
 from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
 from retrievers.errors import BadInput
@@ -23,7 +22,7 @@ from reward.metrics import DEPTH
 
 @dataclass(frozen=True, slots=True)
 class SystemSettings:
-    """Something that ranks tools: a retriever of an index, with a rewriter before it perhaps, or a run file."""
+    """A system that ranks tools: a retriever of an index, with an optional rewriter in front, or a run file."""
 
     retriever: str | None = None
     index: str | None = None
@@ -31,139 +30,131 @@ class SystemSettings:
     run: str | None = None
     """A TREC run file made elsewhere."""
     rewriter: str | None = None
-    """One of the config's rewriters; what it writes is searched beside the raw query."""
+    """One of the config's rewriters; its rewrites are searched in addition to the raw query."""
     fusion: RewriteFusion | None = None
-    """How the lists of the raw query and of its rewrite become one; as the rewriter's card says when not given."""
+    """Fusion of the raw query's ranking with those of its rewrite; as the rewriter's card says when not given."""
     choose_fusion: bool = False
-    """Choose that on the dev split of the same data set."""
+    """Choose the fusion on the dev split of the same data set."""
 
     def __post_init__(self) -> None:
         if (self.retriever is None) == (self.run is None):
-            raise BadInput("a system is either a retriever of an index or a run file")
+            raise BadInput("a system is either a `retriever` of an index or a `run` file")
         if self.run is not None and self.rewriter is not None:
             raise BadInput("a run file is final; a rewriter needs a retriever", "rewriter")
         if self.rewriter is None and (self.fusion is not None or self.choose_fusion):
-            raise BadInput("there is nothing to fuse with the raw query without a `rewriter`")
+            raise BadInput("without a `rewriter` there is nothing to fuse with the raw query")
         if self.fusion is not None and self.choose_fusion:
-            raise BadInput("either give the fusion or have it chosen, not both", "fusion")
+            raise BadInput("give the fusion or choose it (`choose_fusion: true`), not both", "fusion")
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """What a system answered."""
+class SystemAnswers:
+    """The rankings of one system."""
 
     rankings: Mapping[str, Ranking]
     fingerprint: str
     seconds: float | None
-    """With rewriting, where the system rewrites."""
-    fused: Fused | None = None
+    """Rewriting included; None for a run file."""
+    fusion: SystemFusion | None = None
     branches: Mapping[ToolId, tuple[int, ...]] = field(default_factory=dict)
-    """Where in a tree of codes its tools are, where it has one."""
-    made_of: SystemDescription | None = None
-    """None: a run file, of which nobody here knows."""
+    """Paths of the tools in the retriever's tree of codes, if it has one."""
+    description: SystemDescription | None = None
+    """None for a run file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What all systems answered, and the rewriters behind them."""
-
-    systems: Mapping[str, Ranked]
-    rewriters: Mapping[str, Rewritten] = field(default_factory=dict)
-
-
-def ask(
+def answer_queries(
     systems: Mapping[str, SystemSettings],
     rewriters: Mapping[str, RewriterSettings],
     default_index: str | None,
-    trial: Trial,
+    queries: EvalQueries,
     context: Context,
-) -> Answers:
-    """Every system's rankings for the queries. What can be refused is refused before anything is asked."""
-    bench, order, data = Bench(trial, context), trial.order(trial.split), trial.data
-    known = {tool.id for tool in data.tools}
+) -> tuple[dict[str, SystemAnswers], dict[str, RewriterAnswers]]:
+    """Answers of every system and of every rewriter. All checks are made before the first search."""
+    evaluation, order = EvalContext(queries, context), queries.order(queries.split)
+    tools = {tool.id for tool in queries.data.tools}
     runs: dict[str, Mapping[str, Ranking]] = {}
-    places: dict[str, Place] = {}
-    uses: dict[str, Use] = {}
+    refs: dict[str, RetrieverRef] = {}
+    uses: dict[str, RewriterUse] = {}
     for name, system in systems.items():
         if system.run is not None:
-            runs[name] = read_run(Path(system.run), known)
-            _same_queries(name, runs[name], order)
+            runs[name] = read_run(Path(system.run), tools)
+            _check_queries(name, runs[name], order)
             continue
-        places[name] = _place(name, system, default_index, bench)
+        refs[name] = _checked_ref(name, system, default_index, evaluation)
         if system.rewriter is not None:
-            uses[name] = Use(system.rewriter, places[name], system.choose_fusion)
-    behind = Rewriters(bench, rewriters, uses.values())
-    behind.answer()
+            uses[name] = RewriterUse(system.rewriter, refs[name], system.choose_fusion)
+    pool = RewriterPool(evaluation, rewriters, uses.values())
+    pool.answer()
     answers = {}
     for name, system in systems.items():
         if name in runs:
-            answers[name] = Ranked(runs[name], f"run:{Path(system.run or '').name}", None)
+            answers[name] = SystemAnswers(runs[name], f"run:{Path(system.run or '').name}", None)
             continue
-        found, seconds, fused = behind.rank(uses[name], system.fusion) if name in uses else _raw(bench, places[name])
-        ranked = dict(zip(order, found, strict=True))
-        search = bench.search(places[name])
-        parts = behind.parts(uses[name]) if name in uses else None
-        made = describe_system(bench.index(places[name].index), places[name].retriever, context.find_model, parts)
-        answers[name] = Ranked(ranked, search.fingerprint, seconds, fused, search.branches, made)
-    return Answers(answers, behind.rewritten())
+        ref, use = refs[name], uses.get(name)
+        rankings, seconds, fusion = pool.rank(use, system.fusion) if use else _rank_raw(evaluation, ref)
+        description = describe_system(
+            evaluation.index(ref.index), ref.retriever, context.find_model, pool.parts(use) if use else None
+        )
+        search = evaluation.search(ref)
+        answers[name] = SystemAnswers(
+            dict(zip(order, rankings, strict=True)), search.fingerprint, seconds, fusion, search.branches, description
+        )
+    return answers, pool.answers()
 
 
-def _raw(bench: Bench, place: Place) -> tuple[list[Ranking], float, None]:
+def _rank_raw(evaluation: EvalContext, ref: RetrieverRef) -> tuple[list[Ranking], float, None]:
     """The rankings of a system that does not rewrite, and the seconds they took."""
-    search, raw, texts = bench.search(place), bench.raw(place, bench.trial.split), bench.trial.texts(bench.trial.split)
-    named = bench.timed(
-        lambda: [search.fuse(text, found, (), DEPTH) for text, found in zip(texts, raw.value, strict=True)]
+    split, search = evaluation.queries.split, evaluation.search(ref)
+    raw, texts = evaluation.raw(ref, split), evaluation.queries.texts(split)
+    named = evaluation.timed(
+        lambda: [search.fuse(text, ranking, (), DEPTH) for text, ranking in zip(texts, raw.value, strict=True)]
     )
     return named.value, raw.seconds + named.seconds, None
 
 
-def _place(name: str, system: SystemSettings, default_index: str | None, bench: Bench) -> Place:
-    """Where a system searches, once it is clear that it may."""
-    folder = system.index or default_index
+def _checked_ref(name: str, system: SystemSettings, default_index: str | None, evaluation: EvalContext) -> RetrieverRef:
+    """The retriever of a system, after checking its tools and training data."""
+    folder, queries = system.index or default_index, evaluation.queries
     if folder is None or system.retriever is None:
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
-    place, index = Place(folder, system.retriever), bench.index(folder)
-    bench.search(place).check_tools((tool.id for tool in bench.trial.data.tools), f"the index of {name!r}")
-    _refuse_seen(name, index, system.retriever, bench.trial.data, bench.trial.protocol)
-    asked = DEV if system.choose_fusion else bench.trial.split
-    _refuse_remembered(name, index, system.retriever, bench.trial.data.name, asked)
-    return place
+    ref = RetrieverRef(folder, system.retriever)
+    evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
+    split = DEV if system.choose_fusion else queries.split
+    _refuse_trained(name, evaluation.index(folder), system.retriever, queries, split)
+    return ref
 
 
-def _same_queries(name: str, rankings: Mapping[str, Ranking], order: Sequence[str]) -> None:
+def _check_queries(name: str, rankings: Mapping[str, Ranking], order: Sequence[str]) -> None:
     missing, extra = sorted(set(order) - rankings.keys()), sorted(rankings.keys() - set(order))
     if missing or extra:
-        what = (
+        problem = (
             f"does not rank query {missing[0]!r}" if missing else f"ranks query {extra[0]!r}, which is not in the split"
         )
-        raise BadInput(f"the system {name!r} {what}; systems must rank the same {len(order)} queries")
+        raise BadInput(f"the system {name!r} {problem}; systems must rank the same {len(order)} queries")
 
 
-def _refuse_seen(name: str, index: Index, retriever: str, data: DataSet, protocol: Protocol) -> None:
-    """An encoder that was trained on the official split has seen the tools that this protocol calls unseen."""
+def _refuse_trained(name: str, index: Index, retriever: str, queries: EvalQueries, split: str) -> None:
+    """Refuse a retriever whose training makes this evaluation too easy.
+
+    Trained under another protocol, it has seen the tools that `unseen-tools` holds out. MassTool also remembers the
+    train and dev queries of its data set with their tools.
+    """
     part = index.manifest.retrievers.get(retriever)
     for inner in part.settings.get("of", ()) if part else ():
-        _refuse_seen(name, index, inner, data, protocol)
-    training = part.settings.get("train") if part else None
-    if protocol != "unseen-tools" or not training or training["protocol"] == protocol:
+        _refuse_trained(name, index, inner, queries, split)
+    training: dict[str, Any] | None = part.settings.get("train") if part else None
+    if part is None or not training:
         return
-    names = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]}
-    if data.name in names - {training["hold_out"]}:
+    dataset, protocol = queries.data.name, queries.protocol
+    sources = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]}
+    other = training["protocol"] != protocol and protocol == "unseen-tools"
+    if other and dataset in sources - {training.get("hold_out")}:
         raise BadInput(
-            f"the system {name!r} was trained on {data.name} with protocol {training['protocol']}, so it has seen the "
-            f"tools that {protocol} calls unseen; train it with `protocol: {protocol}`"
+            f"the system {name!r} was trained on {dataset} with protocol {training['protocol']}, so it has seen the "
+            f"tools that {protocol} holds out; train it with `protocol: {protocol}`"
         )
-
-
-def _refuse_remembered(name: str, index: Index, retriever: str, dataset: str, split: str) -> None:
-    """Once trained, MassTool keeps the queries of train and dev with their tools: asked again, it knows the answers."""
-    part = index.manifest.retrievers.get(retriever)
-    for inner in part.settings.get("of", ()) if part else ():
-        _refuse_remembered(name, index, inner, dataset, split)
-    training = part.settings.get("train") if part and part.settings["kind"] == "masstool" else None
-    names = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]} if training else set()
-    if split != "test" and dataset in names:
+    if part.settings["kind"] == "masstool" and split != "test" and dataset in sources:
         raise BadInput(
-            f"the system {name!r} remembers the {split} queries of {dataset} with their tools, so they cannot tell how "
-            "good it is; its training.json has what dev said before that, and test can be asked with a given fusion"
+            f"the system {name!r} remembers the {split} queries of {dataset} with their tools, so they cannot measure "
+            "it; see the dev figures in its training.json, or evaluate test with a given fusion"
         )

@@ -35,8 +35,8 @@ def load_fixed(settings: Sequence[FixedSet], tools: Mapping[ToolId, Tool], seed:
         if not gold:
             raise BadInput(f"{each.data} has no {each.split} query whose tools are in the live index")
         gone = len(whole) - len(gold)
-        if each.most_queries:
-            gold = limit_queries(_only(data, each.split, gold), each.most_queries, seed).gold[each.split]
+        if each.max_queries:
+            gold = limit_queries(_only(data, each.split, gold), each.max_queries, seed).gold[each.split]
         number = sum(other.data.name == data.name for other in found)
         found.append(Fixed(f"{data.name}-{number + 1}" if number else data.name, each, data, gold, gone))
     return found

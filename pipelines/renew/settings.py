@@ -115,7 +115,7 @@ class FixedSet:
     split: str = "test"
     group_by: str | None = None
     """A key of the queries' metadata: the candidate must not be worse in any of its groups."""
-    most_queries: int = 0
+    max_queries: int = 0
     """At most, drawn by the seed; 0: all."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.cli.eval_commands import write_evaluation
+from pipelines.evaluate.output import write_evaluation
 from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate
 from pipelines.evaluate.significance import randomisation_test
 from pipelines.evaluate.systems import SystemSettings

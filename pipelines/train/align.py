@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.evaluate.fusion_selection import Tried
+from pipelines.evaluate.fusion_selection import FusionScore
 from pipelines.runs import as_json, environment, write_files
 from pipelines.train.align_data import AlignSource, Lessons, Start, StartSettings, find_start, read_lessons
 from pipelines.train.report import training_page
@@ -125,7 +125,7 @@ def _seen(lessons: Lessons) -> set[tuple[str, str]]:
     return tuned | {(query.source, tool) for query in lessons.queries for tool in query.example.gold}
 
 
-def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chosen: Tried | None) -> Card:
+def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chosen: FusionScore | None) -> Card:
     """What the aligned rewriter says of itself."""
     best: dict[str, float] = [row for row in trained.history if row["step"] == trained.step][-1]
     splits = [each.split for each in config.data]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.evaluate.fusion_selection import Tried
+from pipelines.evaluate.fusion_selection import FusionScore
 from pipelines.models import find_model
 from pipelines.runs import as_json, environment, write_files
 from pipelines.train.report import training_page
@@ -93,7 +93,9 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     return output / "rewriter"
 
 
-def _card(config: SftConfig, sources: Sequence[Source], trained: Any, chosen: Tried, base_fingerprint: str) -> Card:
+def _card(
+    config: SftConfig, sources: Sequence[Source], trained: Any, chosen: FusionScore, base_fingerprint: str
+) -> Card:
     best: dict[str, float] = next(row for row in trained.history if row["step"] == trained.step)
     return Card(
         base=config.base,

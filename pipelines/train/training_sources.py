@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.evaluate.fusion_selection import Case, Tried, choose_fusion
+from pipelines.evaluate.fusion_selection import FusionDevSet, FusionScore, choose_fusion
 from pipelines.search import DEPTH, ToolSearch
 from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
@@ -170,17 +170,17 @@ class DevJudge:
                 sides["seen" if known else "unseen"].append(score)
         return {f"{side}_{self._settings.metric}": sum(each) / len(each) for side, each in sides.items() if each}
 
-    def fusion(self, rewrites: Sequence[Rewrite]) -> list[Tried]:
+    def fusion(self, rewrites: Sequence[Rewrite]) -> list[FusionScore]:
         """How the rewrites are best joined with the raw queries, over all data sets: the chosen way first."""
         return choose_fusion(self._cases(rewrites), self._settings.metric)
 
-    def _cases(self, rewrites: Sequence[Rewrite]) -> list[Case]:
+    def _cases(self, rewrites: Sequence[Rewrite]) -> list[FusionDevSet]:
         cases, start = [], 0
         for (_, search, dev), raw in zip(self._searches, self._raw, strict=True):
             lists = search.search_rewrites(rewrites[start : start + len(dev)])
             start += len(dev)
             gold = [frozenset(example.gold) for example in dev]
-            cases.append(Case(search, [example.utterance for example in dev], raw, lists, gold))
+            cases.append(FusionDevSet(search, [example.utterance for example in dev], raw, lists, gold))
         return cases
 
     def raw(self) -> dict[str, float]:

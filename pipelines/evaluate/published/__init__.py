@@ -1,1 +1,1 @@
-"""The results table: figures of many runs, on many machines, in one page; and whether they still hold."""
+"""Published figures: files of figures kept from runs, the results page, and the check of expected figures."""

@@ -214,7 +214,7 @@ class _Maker:
         gold = self._splits[split]
         order = sorted(gold)
         every = list(dict.fromkeys(line for query in order for line in self.lines.of[query]))
-        lists = dict(zip(every, self._search.ask(every, DEPTH, "oracle"), strict=True))
+        lists = dict(zip(every, self._search.retrieve(every, DEPTH, "oracle"), strict=True))
         own = [[lists[line] for line in self.lines.of[query]] for query in order]
         raw = [self._raw[query] for query in order]
         alone = [interleave(each, DEPTH) if each else first for first, each in zip(raw, own, strict=True)]

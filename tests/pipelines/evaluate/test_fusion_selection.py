@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from doubles import BM25_ONLY, plain_context
 
-from pipelines.evaluate.fusion_selection import Case, choose_fusion
+from pipelines.evaluate.fusion_selection import FusionDevSet, choose_fusion
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index, build
@@ -26,12 +26,12 @@ def search(tmp_path_factory: pytest.TempPathFactory, some_tools: list[Tool]) -> 
     return ToolSearch(Index(folder, context), "bm25")
 
 
-def case(search: ToolSearch, gained: int, lost: int, same: int) -> Case:
+def case(search: ToolSearch, gained: int, lost: int, same: int) -> FusionDevSet:
     """Queries that only the rewrite serves, that only the raw query serves, and that both serve."""
     raw = [WRONG] * gained + [RIGHT] * lost + [RIGHT] * same
     lists = [[RIGHT]] * gained + [[OTHER]] * lost + [[RIGHT]] * same
     count = gained + lost + same
-    return Case(search, ["?"] * count, raw, lists, [frozenset({"right"})] * count)
+    return FusionDevSet(search, ["?"] * count, raw, lists, [frozenset({"right"})] * count)
 
 
 def test_a_rewrite_that_helps_for_sure_is_used(search: ToolSearch) -> None:
@@ -71,7 +71,7 @@ def test_the_gate_is_the_one_that_serves_dev_best(search: ToolSearch) -> None:
     raw = [scored(RIGHT if top >= 5 else WRONG, 1 + top) for top in tops]
     lists = [[OTHER if top in (6, 7) else RIGHT] for top in tops]
     gold = [frozenset({"right"})] * len(tops)
-    dev = Case(search, ["?"] * len(tops), raw, lists, gold)
+    dev = FusionDevSet(search, ["?"] * len(tops), raw, lists, gold)
     tried = choose_fusion([dev], "recall@3", GRID[::2])
     assert (tried[0].fusion.raw, tried[1].fusion.sure) == (0.0, None)
     assert 5 < (tried[0].fusion.sure or 0) <= 7
@@ -81,5 +81,5 @@ def test_the_gate_is_the_one_that_serves_dev_best(search: ToolSearch) -> None:
 
 def test_where_every_gate_costs_something_there_is_none(search: ToolSearch) -> None:
     raw = [scored(WRONG, 1.0 + place) for place in range(20)]
-    dev = Case(search, ["?"] * 20, raw, [[RIGHT]] * 20, [frozenset({"right"})] * 20)
+    dev = FusionDevSet(search, ["?"] * 20, raw, [[RIGHT]] * 20, [frozenset({"right"})] * 20)
     assert choose_fusion([dev], "recall@3", GRID[::2])[0].fusion == RewriteFusion("weighted", 0.0)

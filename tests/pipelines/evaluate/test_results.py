@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections import Counter
+import subprocess
+import sys
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +19,9 @@ from paths import ROOT
 from pipelines import config as configs
 from pipelines.cli import main as cli
 from pipelines.cli.results_commands import MatrixConfig, make_page
-from pipelines.evaluate.published.canvas import _range
 from pipelines.evaluate.published.check import ExpectedConfig, check
-from pipelines.evaluate.published.figures import RETRIEVERS, REWRITERS, Figures, read_figures
-from pipelines.evaluate.published.page import SECTIONS, Entry
-from pipelines.evaluate.published.plots import latency
+from pipelines.evaluate.published.figures import RETRIEVERS, REWRITERS, FigureFile, read_figures
+from pipelines.evaluate.published.page import PLOTS, SECTIONS, PageRow, plot_csv
 from pipelines.rewriters import Parts, RewriterSettings, find_parts
 from pipelines.system_description import (
     count_parameters,
@@ -117,8 +115,7 @@ def test_a_kept_run_stands_in_the_table_with_its_own_figures(place: Path) -> Non
         assert f"{values['bm25']['recall@5']:.3f}".removeprefix("0") in section
     p = next(c["p_value"] for c in metrics["comparisons"] if (c["system"], c["metric"]) == ("rules", "recall@5"))
     assert (f"{p:.3f}".removeprefix("0") if p >= 0.001 else "< .001") + " (bm25)" in section
-    for name in ("quality-latency", "ladder", "seen-unseen"):
-        assert (place / f"docs/pics/{name}.svg").read_text().startswith("<svg")
+    assert (place / "docs/figures/rows.csv").read_text().count("\n") == 3
 
 
 def test_what_nobody_has_run_says_so_in_every_grid(tmp_path: Path) -> None:
@@ -160,35 +157,35 @@ def test_a_run_kept_again_keeps_what_was_said_of_it_and_no_other_takes_its_place
     other.rename(tmp_path / "runs/sample/other")
     assert cli.evaluate([*words, f"{tmp_path}/runs/sample/other"]) == 2
     assert "have different figures for" in capsys.readouterr().err
-    assert [each.name for each in figures.iterdir()] == ["sample-eval.json"]
+    assert [path.name for path in figures.glob("*.json")] == ["sample-eval.json"]
 
 
 def test_a_run_of_some_queries_is_not_kept(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "runs/sample/eval"
     shutil.copytree(place / "runs/sample/eval", run)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump({**config, "most_queries": 9}))
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "max_queries": 9}))
     assert cli.evaluate(["matrix", str(place / "matrix.yaml"), "--keep", str(run)]) == 2
-    assert "most_queries" in capsys.readouterr().err
+    assert "max_queries" in capsys.readouterr().err
     assert cli.evaluate(["matrix", str(place / "matrix.yaml"), "--keep", str(tmp_path)]) == 2
-    assert "not a finished run" in capsys.readouterr().err
+    assert "has no metrics.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rows": [{**ROW, "metrics": {"recall@5": 34.7}}]}, "percentages"),
-        ({"rows": [{**ROW, "metrics": {"recal@5": 0.3}}]}, "no metric"),
-        ({"rows": [{**ROW, "metrics": {}}]}, "without a figure"),
-        ({"rows": [{**ROW, "p_values": {"recall@5": 0.01}}]}, "say with what"),
+        ({"rows": [{**ROW, "metrics": {"recall@5": 34.7}}]}, "must be at most 1, got 34.7"),
+        ({"rows": [{**ROW, "metrics": {"recal@5": 0.3}}]}, "unknown metric"),
+        ({"rows": [{**ROW, "metrics": {}}]}, "at least one figure"),
+        ({"rows": [{**ROW, "p_values": {"recall@5": 0.01}}]}, "need the name of the system"),
         ({"rows": [{**ROW, "ranges": {"recall@5": [0.6, 0.7]}}]}, "around its mean"),
         ({"rows": [{**ROW, "rewriter": "sfd"}]}, "did you mean sft"),
-        ({"rows": []}, "without rows"),
-        ({"machine": ""}, "need a machine"),
+        ({"rows": []}, "at least one row"),
+        ({"machine": ""}, "need the key machine"),
         ({"seeds": []}, "seeds"),
         ({"date": "yesterday"}, "YYYY-MM-DD"),
         ({"querys": 3}, "did you mean queries"),
-        ({"source": "published"}, "need a paper"),
+        ({"source": "published"}, "need the key paper"),
         ({"source": "published", "paper": "x", "reason": "y"}, "comparable"),
     ],
 )
@@ -225,11 +222,9 @@ def test_the_page_in_the_docs_is_that_of_the_figures_there(tmp_path: Path) -> No
         shutil.copytree(ROOT / folder, tmp_path / folder)
     moved = MatrixConfig(*(str(tmp_path / each) for each in (config.page, config.figures, config.pictures)))
     make_page(moved, Path("configs/matrix/results.yaml"))
-    made = {path.name: path.read_text() for path in (tmp_path / "docs").rglob("*.*") if path.suffix in (".md", ".svg")}
-    again = "run `rewrite-eval matrix configs/matrix/results.yaml`"
-    assert made["matrix.md"] == (ROOT / config.page).read_text(), again
-    for name in ("quality-latency.svg", "ladder.svg", "seen-unseen.svg"):
-        assert made[name] == (ROOT / config.pictures / name).read_text(), again
+    for name in (config.page, "docs/figures/rows.csv"):
+        again = "run `rewrite-eval matrix configs/matrix/results.yaml` and `python docs/plot.py`"
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text(), again
 
 
 def test_expected_figures_are_those_in_the_table() -> None:
@@ -277,7 +272,7 @@ def test_check_names_what_is_missing(place: Path, tmp_path: Path, capsys: pytest
     assert "runs/elsewhere/eval: not run; rewrite-eval x" in capsys.readouterr().err
     assert cli.evaluate(["--check", str(path), "--run", f"{place}/runs/sample"]) == 0
     assert cli.evaluate(["--check", str(path), "--run", "runs/nowhere"]) == 2
-    assert "nothing is expected of runs/nowhere" in capsys.readouterr().err
+    assert "no figures are expected of runs/nowhere" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", True, [0.5]])
@@ -292,7 +287,7 @@ def test_what_is_no_number_is_not_as_expected(value: object, place: Path, tmp_pa
 def test_check_of_a_damaged_run_is_no_success(place: Path, tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text("{")
     run = yaml.safe_load(expect(place).read_text())["runs"].popitem()[1]
-    with pytest.raises(BadInput, match="run it again"):
+    with pytest.raises(BadInput, match="run `rewrite-eval x` again"):
         check(configs.parse(ExpectedConfig, {"runs": {str(tmp_path): run}}))
 
 
@@ -340,41 +335,40 @@ def test_rewriters_in_a_word(how: str, word: str) -> None:
     assert rewriter_label(same) == word
 
 
-@pytest.mark.parametrize(
-    ("lowest", "highest"), [(0, 1), (0.98, 0.98), (0.01, 0.02), (0.44, 0.45), (0.79, 0.91), (1, 1)]
-)
-def test_a_drawing_holds_its_values_and_is_no_magnifying_glass(lowest: float, highest: float) -> None:
-    low, high = _range(lowest, highest)
-    assert 0 <= low <= lowest <= highest <= high <= 1
-    assert high - low >= 0.4 - 1e-9
-
-
-def test_a_crowd_of_dots_is_told_apart_inside_its_panel() -> None:
-    """By colour, by a letter, and by what whoever points at one is told: words beside them ran out of the picture."""
-    names = {"none": "", "rules": "r", "zero-shot": "z", "sft": "s", "aligned": "a"}
+def test_the_csv_has_one_line_per_cell_of_the_tables() -> None:
     rows = [
-        {"retriever": kind, "rewriter": name, "milliseconds": 9 + place, "metrics": {"recall@5": 0.8 + place / 100}}
-        for place, (kind, name) in enumerate(product(("dense", "bm25", "toolgen"), names))
+        {"retriever": "dense", "rewriter": name, "milliseconds": 9 + i, "metrics": {"recall@5": 0.8 + i / 100}}
+        for i, name in enumerate(REWRITERS)
     ]
-    figures = configs.parse(Figures, {**FILE, "rows": rows})
-    drawn = latency([Entry("a", figures, row) for row in figures.rows])
-    for kind, (name, letter) in product(("dense", "BM25", "ToolGen"), names.items()):
-        assert f"<title>{kind}{' + ' * bool(letter)}{REWRITERS[name] if letter else ''}</title>" in drawn
-    assert Counter(re.findall(r">([rzsa])</text>", drawn)) == dict.fromkeys("rzsa", 3)
-    assert "r rules, z zero-shot, s SFT, a aligned" in drawn
+    figures = configs.parse(FigureFile, {**FILE, "rows": [*rows, {**ROW, "variant": True}]})
+    lines = plot_csv([PageRow("a", figures, row) for row in figures.rows]).splitlines()
+    assert lines[0] == "dataset,protocol,retriever,rewriter,recall@5,milliseconds,gpu"
+    assert lines[1] == "toollens,official,dense,none,0.8,9.0,1"  # one H200
+    assert len(lines) == 1 + len(REWRITERS)
+
+
+def test_the_pictures_are_drawn_from_the_csv(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, str(ROOT / "docs/plot.py"), str(ROOT / "docs/figures/rows.csv"), str(tmp_path)]
+    subprocess.run(command, check=True)
+    for name in PLOTS:
+        drawn = (tmp_path / name).read_text()
+        assert "<svg" in drawn
+        assert all(f">{dataset}<" in drawn for dataset in ("ToolLens", "ToolBench", "ToolE", "BFCL", "MCP-Zero"))
+        assert (ROOT / "docs/pictures" / name).is_file()
 
 
 def test_the_example_of_a_file_of_figures_is_one() -> None:
     text = (ROOT / "docs/figures/README.md").read_text()
     [block] = re.findall(r"```json\n(.+?)```", text, re.DOTALL)
-    assert configs.parse(Figures, json.loads(block)).rows[0].rewriter == "aligned"
+    assert configs.parse(FigureFile, json.loads(block)).rows[0].rewriter == "aligned"
 
 
 def test_every_figure_in_the_docs_has_its_origin() -> None:
     found = read_figures(ROOT / "docs/figures")
     assert {figures.source for figures in found.values()} == {"measured", "published"}
     for name, figures in found.items():
-        assert isinstance(figures, Figures)
+        assert isinstance(figures, FigureFile)
         assert (figures.source == "published") == name.startswith("published-")
 
 

@@ -300,7 +300,9 @@ def test_weights_are_not_chosen_on_queries_that_were_learned(
     seen = [{"dataset": "sample", "protocol": "unseen-tools"}]
     folder = rewriter_folder(tmp_path / "rewriter", Card(str(tiny_lm), fingerprint(tiny_lm), "lora", data=seen))
     wanted = facts(place, data="bundled:sample", rewriters={"mine": {"path": str(folder)}})
-    with pytest.raises(ValueError, match="may be among those it learned; evaluate test with a given fusion"):
+    with pytest.raises(
+        ValueError, match="it may have seen dev queries of protocol official; evaluate test with a given fusion"
+    ):
         evaluate(parse(EvalConfig, wanted), context)
 
 
@@ -313,7 +315,7 @@ NOBODY = {"kind": "server", "url": "http://127.0.0.1:9/v1", "model": "x", "retri
     [
         ({"rewriters": {"mime": ZERO}}, "names the rewriter 'mine'; did you mean mime?"),
         ({"rewriters": {}}, "names the rewriter 'mine'; `rewriters` has none"),
-        ({"split": "dev"}, "chooses its fusion on dev, so dev cannot tell how good it is"),
+        ({"split": "dev"}, "chooses its fusion on dev, so dev cannot measure it"),
         ({"rewriters": {"mine": {**ZERO, "path": "x"}}}, "rewriters.mine.template: a trained rewriter brings its own"),
         ({"rewriters": {"mine": {"path": "x", "phrasing": "path"}}}, "a trained rewriter brings its own phrasing"),
         ({"rewriters": {"mine": {"template": "needs"}}}, "needs a model"),
@@ -324,10 +326,10 @@ NOBODY = {"kind": "server", "url": "http://127.0.0.1:9/v1", "model": "x", "retri
         ({"rewriters": {"mine": {**ZERO, "template": "neds"}}}, "no template neds"),
         ({"rewriters": {"mine": {**ZERO, "base": "./nowhere"}}}, "no model folder ./nowhere"),
         ({"rewriters": {"mine": {"path": "nowhere"}}}, "nowhere is not a finished rewriter"),
-        ({"rewriters": {"m/n": ZERO}}, "a system's name, and a rewriter's, is made of"),
+        ({"rewriters": {"m/n": ZERO}}, "names of systems and rewriters consist of"),
         ({"systems": {"a": {"run": "x", "rewriter": "mine"}}}, "a run file is final"),
         ({"systems": {"a": {"retriever": "bm25", "fusion": ALONE}}}, "without a `rewriter`"),
-        ({"systems": {"a": {**SYSTEMS["chosen"], "fusion": ALONE}}}, "either give the fusion or have it chosen"),
+        ({"systems": {"a": {**SYSTEMS["chosen"], "fusion": ALONE}}}, "give the fusion or choose it"),
         ({"systems": {"a": {**SYSTEMS["alone"], "fusion": {"raw": 2}}}}, "raw is a share between 0 and 1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
