@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import make_parser, write_json
+from harness import make_parser, write_json
 
 CHUNK = 512
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import make_parser, take_turns, write_json
+from harness import make_parser, take_turns, write_json
 
 from pipelines.data.dataset import load_dataset
 from pipelines.models import find_model

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from common import Figures, make_parser, take_turns, write_json
+from harness import FigureTable, make_parser, take_turns, write_json
 from sentence_transformers import SentenceTransformer, util
 from synthetic import MAX_CHARACTERS, catalogues, make_queries, make_tools
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    sources, figures = catalogues(None), Figures()
+    sources, figures = catalogues(None), FigureTable()
     tools = [
         replace(tool, description=tool.description[:MAX_CHARACTERS]) for tool in make_tools(sources, options.tools)[0]
     ]
@@ -61,7 +61,7 @@ def main() -> None:
     write_json(options.out, {"tools": len(tools), "figures": figures.rows})
 
 
-def _compare(figures: Figures, searches: dict[str, Search], queries: Sequence[str], rounds: int) -> None:
+def _compare(figures: FigureTable, searches: dict[str, Search], queries: Sequence[str], rounds: int) -> None:
     numbers = count()
     figures.title(f"Dense search, {len(queries)} queries per round")
     for label, batch in (("one query at a time", 1), ("all in one call", len(queries))):

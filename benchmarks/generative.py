@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from common import make_parser, write_json
+from harness import make_parser, write_json
 
 from pipelines.context import make_context
 from pipelines.data.dataset import load_dataset

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import make_parser, write_json
+from harness import make_parser, write_json
 
 from pipelines.context import make_context
 from pipelines.data.dataset import DataSet, load_dataset, stable_hash

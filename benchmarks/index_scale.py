@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from common import Figures, clocked, machine, make_parser, write_json
+from harness import FigureTable, clocked, machine, make_parser, write_json
 from index_search import K, approximate, lexical, semantic
 from synthetic import build_index, catalogues, make_queries, make_tools
 
@@ -52,7 +52,7 @@ print(json.dumps(facts))
 """
 
 
-def load_time(figures: Figures, folder: Path, repeats: int) -> None:
+def load_time(figures: FigureTable, folder: Path, repeats: int) -> None:
     """Open the index in fresh processes, its files in the page cache."""
     figures.title("3. Load, each time in a fresh process (files in the page cache)")
     command = [sys.executable, "-c", OPEN, str(folder)]
@@ -69,7 +69,7 @@ def invent_tool(number: int) -> tuple[Tool, str]:
     return Tool(f"bench/{name}", name, text), f"reconcile zebrafish invoices with quagga ledger {number}"
 
 
-def live_changes(figures: Figures, index: Index, context: Context, adds: int, others: int) -> None:
+def live_changes(figures: FigureTable, index: Index, context: Context, adds: int, others: int) -> None:
     """Add, update and remove single tools, from the call until every retriever knows."""
     figures.title("5. add, update, remove of one tool, model loaded: until bm25, dense and hybrid know")
     for name in index.names:
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(default) if default else None, help="folder of BEIR folders")
     parser.add_argument("--work", type=Path, help="keep the embeddings of the base here, for the next run")
     options = parser.parse_args()
-    facts, figures, large = machine(), Figures(), options.tools >= LARGE
+    facts, figures, large = machine(), FigureTable(), options.tools >= LARGE
     print("\n".join(f"{name:<12} {value}" for name, value in facts.items()))
     sources = catalogues(options.data)
     tools, real = make_tools(sources, options.tools)

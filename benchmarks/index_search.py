@@ -9,7 +9,7 @@ from statistics import median
 import bm25s
 import numpy as np
 import rank_bm25
-from common import Figures, clocked
+from harness import FigureTable, clocked
 
 from retrievers.dense.ann import build as build_graph
 from retrievers.dense.retriever import Dense
@@ -25,7 +25,7 @@ TIE = 1e-6
 """Scores closer than this are a tie."""
 
 
-def lexical(figures: Figures, index: Index, queries: Sequence[str], rounds: int, per_round: int) -> None:
+def lexical(figures: FigureTable, index: Index, queries: Sequence[str], rounds: int, per_round: int) -> None:
     """Compare our BM25 with rank_bm25 and bm25s used by hand: the same tokens, one thread, in turn."""
     figures.title("1. BM25, one thread")
     words = [tokens(document(tool)) for tool in index.tools.values()]
@@ -71,7 +71,7 @@ def _same_top(ours: Ranking, scores: np.ndarray, rows: dict[str, int]) -> bool:
     return len(theirs) == len(best) and np.allclose(theirs, best, atol=TIE) and np.allclose(ours.scores, best)
 
 
-def semantic(figures: Figures, index: Index, vectors: np.ndarray, queries: Sequence[str]) -> None:
+def semantic(figures: FigureTable, index: Index, vectors: np.ndarray, queries: Sequence[str]) -> None:
     """Time single queries end to end, and the part that is not the encoder."""
     figures.title("2. Dense and hybrid, one query at a time")
     dense, hybrid, number = index.retriever("dense"), index.retriever("hybrid"), count()
@@ -95,7 +95,7 @@ def semantic(figures: Figures, index: Index, vectors: np.ndarray, queries: Seque
         figures.note(name, "ms", [1000 * value for value in seconds], digits=2)
 
 
-def approximate(figures: Figures, index: Index, queries: np.ndarray, repeats: int) -> None:
+def approximate(figures: FigureTable, index: Index, queries: np.ndarray, repeats: int) -> None:
     """Compare the HNSW graph of large segments with exact search over the same vectors."""
     figures.title("4. Approximate (HNSW) against exact search over the same vectors")
     exact, settings = index.retriever("dense"), DenseSettings()

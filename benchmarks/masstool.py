@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import make_parser, write_json
+from harness import make_parser, write_json
 from synthetic import catalogues, make_queries
 
 from pipelines.models import find_model

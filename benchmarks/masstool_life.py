@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from common import make_parser, write_json
+from harness import make_parser, write_json
 
 from pipelines import config as configs
 from pipelines.context import make_context

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import make_parser, write_json
+from harness import make_parser, write_json
 
 from pipelines import config as configs
 from pipelines.context import make_context

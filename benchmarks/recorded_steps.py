@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 import torch
-from common import make_parser, write_json
+from harness import make_parser, write_json
 
 from pipelines.models import find_model
 from pipelines.runs import environment

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from common import Figures, make_parser, take_turns, write_json
+from harness import FigureTable, make_parser, take_turns, write_json
 
 from pipelines.context import make_context
 from pipelines.data.dataset import load_dataset
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--retriever", choices=("dense", "bm25"), default="dense")
     options = parser.parse_args()
-    figures, context = Figures(), make_context("cpu")
+    figures, context = FigureTable(), make_context("cpu")
     with tempfile.TemporaryDirectory() as scratch:
         settings = DenseSettings() if options.retriever == "dense" else BM25Settings()
         build_index(IndexConfig(f"{scratch}/index", (SAMPLE,), {options.retriever: settings}), context)

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import machine, write_json
+from harness import machine, write_json
 
 from pipelines.context import make_context
 from pipelines.data.sample_data import SAMPLE
@@ -46,7 +46,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Benchmark:
     """One script, its arguments, and how its JSON is read."""
 
     script: str
@@ -113,24 +113,24 @@ REWARD = {"ratio: naive reward / ours": ("reward of a training step, seconds", "
 GRPO = seconds("scores and gradient of eight answers to a prompt, seconds", "shared", "TRL")
 BATCH = seconds("batch job, from start to finished file", "rewrite-batch", "vllm run-batch")
 SFT = seconds("fine-tuning, seconds", "ours", "plain TRL")
-BENCHES: dict[str, Bench] = {
-    "bm25": Bench("index_scale.py", ["--tools", "5000"], ["--tools", "50000"], figures(LEXICAL)),
-    "dense": Bench(
+BENCHES: dict[str, Benchmark] = {
+    "bm25": Benchmark("index_scale.py", ["--tools", "5000"], ["--tools", "50000"], figures(LEXICAL)),
+    "dense": Benchmark(
         "dense_search.py",
         ["--tools", "400", "--queries", "24"],
         ["--tools", "5000", "--queries", "200"],
         figures(DENSE),
     ),
-    "reward": Bench("reward_batch.py", ["--queries", "8"], ["--queries", "32", "--rounds", "8"], figures(REWARD)),
-    "grpo": Bench(
+    "reward": Benchmark("reward_batch.py", ["--queries", "8"], ["--queries", "32", "--rounds", "8"], figures(REWARD)),
+    "grpo": Benchmark(
         "shared_prompts.py",
         ["--prompt-tokens", "128", "--answer-tokens", "8", "--rounds", "2"],
         ["--prompt-tokens", "600", "--answer-tokens", "32"],
         GRPO,
         "trl",
     ),
-    "gateway": Bench("serve_load.py", ["--clients", "1", "8", "--seconds", "4"], [], loads, "fastapi", index=True),
-    "gateway-vllm": Bench(
+    "gateway": Benchmark("serve_load.py", ["--clients", "1", "8", "--seconds", "4"], [], loads, "fastapi", index=True),
+    "gateway-vllm": Benchmark(
         "serve_load.py",
         None,
         ["--clients", "8", "--rewriter", "runs/sample/sft"],
@@ -139,8 +139,8 @@ BENCHES: dict[str, Bench] = {
         "runs/sample/sft/rewriter",
         index=True,
     ),
-    "batch": Bench("batch_vllm.py", None, [], BATCH, "vllm"),
-    "sft": Bench(
+    "batch": Benchmark("batch_vllm.py", None, [], BATCH, "vllm"),
+    "sft": Benchmark(
         "sft_throughput.py",
         None,
         ["runs/sample/targets", "--batch", "4", "--steps", "25"],
@@ -160,7 +160,7 @@ class Results:
     failed: bool = False
 
 
-def run(name: str, bench: Bench, full: bool, folder: Path, results: Results) -> None:
+def run(name: str, bench: Benchmark, full: bool, folder: Path, results: Results) -> None:
     """Run one benchmark in a process of its own."""
     arguments = bench.full if full else bench.small
     if arguments is None:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import make_parser, write_json
+from harness import make_parser, write_json
 from http_load import ChildProcess, GatewayProcess, LoadFigures, Request, load, print_peers, searches, utterances
 from serve_rewriting import measure_rewriting
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import make_parser, write_json
 from datasets import Dataset
+from harness import make_parser, write_json
 from transformers import TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer

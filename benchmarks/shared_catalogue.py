@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 import psutil
-from common import make_parser, write_json
+from harness import make_parser, write_json
 from http_load import GatewayProcess, LoadFigures, load, searches
 from synthetic import build_index, catalogues, make_tools
 

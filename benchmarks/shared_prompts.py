@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from common import make_parser, write_json
+from harness import make_parser, write_json
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 

@@ -17,7 +17,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> object:
     import run
 
     yield run
-    for name in ("run", "common"):
+    for name in ("run", "harness"):
         sys.modules.pop(name, None)
 
 
@@ -41,7 +41,7 @@ def test_what_is_not_run_or_fails_is_a_row_that_says_so(
         "import json, sys\nopen(sys.argv[-1], 'w').write(json.dumps({'seconds': {'ours': [1.0], 'plain TRL': [3.0]}}))"
     )
     (scripts / "bad.py").write_text("raise SystemExit(3)")
-    made, read = bench.Bench, bench.BENCHES["sft"].read  # type: ignore[attr-defined]
+    made, read = bench.Benchmark, bench.BENCHES["sft"].read  # type: ignore[attr-defined]
     monkeypatch.setattr(bench, "HERE", scripts)
     benches = {
         "good": made("good.py", [], [], read),
@@ -68,9 +68,9 @@ def test_what_is_not_run_or_fails_is_a_row_that_says_so(
 
 
 def test_every_script_is_there_and_takes_what_it_is_given(bench: object) -> None:
-    common = (ROOT / "benchmarks" / "common.py").read_text()
+    harness = (ROOT / "benchmarks" / "harness.py").read_text()
     for benchmark in bench.BENCHES.values():  # type: ignore[attr-defined]
-        text = (ROOT / "benchmarks" / benchmark.script).read_text() + common
+        text = (ROOT / "benchmarks" / benchmark.script).read_text() + harness
         flags = [word for word in [*(benchmark.small or []), *benchmark.full, "--out"] if word.startswith("--")]
         assert all(f'"{flag}"' in text for flag in flags), benchmark.script
 

@@ -26,7 +26,7 @@ def soak() -> Iterator[ModuleType]:
 
     yield serve_load
     sys.path.remove(str(BENCHMARKS))
-    for name in ("serve_load", "serve_rewriting", "serve_watch", "http_load", "common"):
+    for name in ("serve_load", "serve_rewriting", "serve_watch", "http_load", "harness"):
         sys.modules.pop(name, None)
 
 

@@ -80,7 +80,7 @@ def take_turns(runs: Mapping[str, Callable[[int], object]], rounds: int) -> dict
 
 
 @dataclass(slots=True)
-class Figures:
+class FigureTable:
     """A table of figures, printed line by line and kept for the JSON file."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
