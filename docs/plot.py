@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/matrix.md from docs/figures/rows.csv, which `rewrite-eval matrix` writes.
+"""Draw the pictures of docs/generated/matrix.md from docs/figures/rows.csv, which `rewrite-eval matrix` writes.
 
 python docs/plot.py [CSV] [FOLDER]
 """
