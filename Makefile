@@ -52,8 +52,8 @@ bench: setup  ## small benchmarks: ratios against rank-bm25, sentence-transforme
 bench-full: setup  ## all benchmarks at their published sizes, with vLLM and TRL as peers: hours on a CPU
 	$(BIN)/python benchmarks/run.py --full
 
-docs: setup  ## docs/*.md as a static site in runs/site
-	$(BIN)/python docs/site.py runs/site
+docs: setup  ## build the documentation site in runs/site
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what the other targets made
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -73,15 +73,16 @@ def config_reference() -> str:
         "",
     ]
     for command, kind in tops.items():
-        lines += [f"## {command}", "", *_section(kind)]
-    nested = {one for kind in tops.values() for one in _reachable(kind)} - set(tops.values())
+        lines += [f"## {command}", "", *section(kind)]
+    nested = {one for kind in tops.values() for one in reachable(kind)} - set(tops.values())
     lines += ["## Groups of keys", ""]
     for kind in sorted(nested, key=lambda one: (_title(one), one.__module__)):
-        lines += [f"### {_title(kind)}", "", *_section(kind)]
+        lines += [f"### {_title(kind)}", "", *section(kind)]
     return "\n".join(lines)
 
 
-def _section(kind: type) -> list[str]:
+def section(kind: type) -> list[str]:
+    """The table of one settings dataclass, as lines of Markdown."""
     hints = typing.get_type_hints(kind, include_extras=True)
     texts = attribute_docstrings(kind)
     rows = [
@@ -107,7 +108,7 @@ def attribute_docstrings(kind: type) -> dict[str, str]:
     return found
 
 
-def _reachable(kind: type) -> set[type]:
+def reachable(kind: type) -> set[type]:
     """The dataclasses below a dataclass, itself included."""
     found: set[type] = set()
     waiting = [kind]
