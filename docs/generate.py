@@ -95,7 +95,7 @@ def section(kind: type) -> list[str]:
 
 def attribute_docstrings(kind: type) -> dict[str, str]:
     """The text below each attribute of a class, its parents' included."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for parent in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(parent):
             continue
@@ -104,21 +104,21 @@ def attribute_docstrings(kind: type) -> dict[str, str]:
         for statement, following in zip(body.body, body.body[1:], strict=False):
             named = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             if named and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                found[statement.target.id] = inspect.cleandoc(str(following.value.value))
-    return found
+                texts[statement.target.id] = inspect.cleandoc(str(following.value.value))
+    return texts
 
 
 def reachable(kind: type) -> set[type]:
     """The dataclasses below a dataclass, itself included."""
-    found: set[type] = set()
+    kinds: set[type] = set()
     waiting = [kind]
     while waiting:
         current = waiting.pop()
-        if current not in found:
-            found.add(current)
+        if current not in kinds:
+            kinds.add(current)
             hints = typing.get_type_hints(current, include_extras=True).values()
             waiting += [one for hint in hints for one in _dataclasses(hint)]
-    return found
+    return kinds
 
 
 def _dataclasses(hint: Any) -> Iterator[type]:

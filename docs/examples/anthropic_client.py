@@ -1,4 +1,4 @@
-"""Tool search for an Anthropic model: it asks for tools when it needs them. $GATEWAY, $ANTHROPIC_API_KEY and $MODEL."""
+"""Tool search for an Anthropic model. Reads $GATEWAY, $ANTHROPIC_API_KEY and $MODEL."""
 
 import json
 import os
@@ -11,7 +11,7 @@ SEARCH = {"name": "search_tools", "description": "Finds tools. Say what is to be
 
 
 def answer(question, run):
-    """`run(tool_id, arguments)` calls the tool, wherever it lives."""
+    """`run(tool_id, arguments)` calls the tool."""
     client, tools, names, messages = Anthropic(), {}, {}, [{"role": "user", "content": question}]
     while True:
         known = [SEARCH, *tools.values()]  # deferred: they cost nothing until a search refers to them
@@ -25,10 +25,10 @@ def answer(question, run):
         for call in (block for block in reply.content if block.type == "tool_use"):
             if call.name == "search_tools":
                 body = {"utterance": call.input["query"], "k": 5, "format": "anthropic-search"}
-                found = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body).raise_for_status().json()
-                made = found["results"][0]["definitions"]
-                tools |= {tool["name"]: tool for tool in made["tools"]}
-                names, content = names | made["names"], made["references"]
+                response = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body).raise_for_status().json()
+                definitions = response["results"][0]["definitions"]
+                tools |= {tool["name"]: tool for tool in definitions["tools"]}
+                names, content = names | definitions["names"], definitions["references"]
             else:
                 content = json.dumps(run(names[call.name], call.input))
             results.append({"type": "tool_result", "tool_use_id": call.id, "content": content})

@@ -1,4 +1,4 @@
-"""The tools a question needs as LangChain tools, for any chat model that takes some. $GATEWAY says where."""
+"""Give a LangChain chat model the tools that a question needs. $GATEWAY is the URL of the server."""
 
 import os
 
@@ -8,21 +8,21 @@ from langchain_core.tools import StructuredTool
 
 
 def tools_for(question, run):
-    """`run(tool_id, arguments)` calls the tool, wherever it lives."""
+    """`run(tool_id, arguments)` calls the tool."""
     body = {"utterance": question, "k": 5, "format": "openai"}
-    found = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body).raise_for_status().json()
-    made = found["results"][0]["definitions"]
+    response = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body).raise_for_status().json()
+    definitions = response["results"][0]["definitions"]
 
     def tool(name, description, parameters):
-        call = lambda **arguments: run(made["names"][name], arguments)  # noqa: E731
+        call = lambda **arguments: run(definitions["names"][name], arguments)  # noqa: E731
         schema = parameters | {"title": name}
         return StructuredTool(name=name, description=description or name, args_schema=schema, func=call)
 
-    return [tool(**each["function"]) for each in made["tools"]]
+    return [tool(**definition["function"]) for definition in definitions["tools"]]
 
 
 def answer(model, question, run):
-    """Asks the model until it calls no more tools."""
+    """Ask the model until it calls no more tools."""
     tools = {tool.name: tool for tool in tools_for(question, run)}
     messages = [HumanMessage(question)]
     while True:

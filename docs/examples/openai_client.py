@@ -1,4 +1,4 @@
-"""The tools a question needs, in the hands of an OpenAI model. $GATEWAY, $OPENAI_API_KEY and $MODEL say where."""
+"""Give an OpenAI model the tools that a question needs. Reads $GATEWAY, $OPENAI_API_KEY and $MODEL."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from openai import OpenAI
 
 
 def answer(question, run):
-    """`run(tool_id, arguments)` calls the tool, wherever it lives."""
+    """`run(tool_id, arguments)` calls the tool."""
     body = {"utterance": question, "k": 5, "format": "openai"}
     headers = {"X-API-Key": os.environ["GATEWAY_KEY"]} if "GATEWAY_KEY" in os.environ else {}
-    found = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body, headers=headers).raise_for_status().json()
-    tools = found["results"][0]["definitions"]
+    response = httpx.post(f"{os.environ['GATEWAY']}/v1/search", json=body, headers=headers).raise_for_status().json()
+    tools = response["results"][0]["definitions"]
     client, messages = OpenAI(), [{"role": "user", "content": question}]
     while True:
         reply = client.chat.completions.create(model=os.environ["MODEL"], messages=messages, tools=tools["tools"])
