@@ -102,8 +102,9 @@ def attribute_docstrings(kind: type) -> dict[str, str]:
         body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
         assert isinstance(body, ast.ClassDef)
         for statement, following in zip(body.body, body.body[1:], strict=False):
-            named = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-            if named and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+                continue
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 texts[statement.target.id] = inspect.cleandoc(str(following.value.value))
     return texts
 
