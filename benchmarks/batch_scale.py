@@ -29,7 +29,7 @@ class Scripted:
     """A backend that answers every prompt with two queries."""
 
     context = None
-    tells_too_long = True
+    rejects_long_prompts = True
 
     def __init__(self, *parts: object) -> None:
         pass

@@ -21,7 +21,7 @@ from harness import make_parser, take_turns, write_json
 from pipelines.data.dataset import load_dataset
 from pipelines.models import find_model
 from rewrite.template import load_template
-from rewrite.types import Answer, Ask
+from rewrite.types import Answer, RewriteRequest
 
 MAX_CONTEXT = 1024
 OURS = "from pipelines.cli.main import batch; raise SystemExit(batch())"
@@ -34,7 +34,7 @@ def write_inputs(folder: Path, texts: list[str], model: Path, tokens: int) -> No
     ours, theirs = [], []
     for number, text in enumerate(texts):
         ours.append({"id": str(number), "text": text})
-        body = {"model": str(model), "messages": template.render(Ask(text)), "max_tokens": tokens}
+        body = {"model": str(model), "messages": template.render(RewriteRequest(text)), "max_tokens": tokens}
         body |= {"temperature": 0.0, "seed": 0}
         request = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body}
         theirs.append(request)
@@ -42,7 +42,7 @@ def write_inputs(folder: Path, texts: list[str], model: Path, tokens: int) -> No
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "config.yaml").write_text(
         f"rewriter:\n  base: {model}\n  template: needs\n"
-        f"  backend: {{kind: vllm, context: {MAX_CONTEXT}, eager: true}}\n  sampling: {{most_tokens: {tokens}}}\n"
+        f"  backend: {{kind: vllm, context: {MAX_CONTEXT}, eager: true}}\n  sampling: {{max_tokens: {tokens}}}\n"
     )
 
 

@@ -59,13 +59,13 @@ def main() -> None:
         raise SystemExit("no CUDA device: steps are recorded on CUDA only")
     model = find_model(options.model)
     exact = TransformersBackend(TransformersSettings(batch_size=BATCH_SIZE, dtype="float32"), model)
-    greedy = Sampling(most_tokens=options.tokens)
+    greedy = Sampling(max_tokens=options.tokens)
     (plain, _), (fast, _) = (timed(exact, 128, greedy, recorded) for recorded in (False, True))
     same = sum(one == other for one, other in zip(plain, fast, strict=True))
     print(f"greedy, float32: {same} of {len(plain)} answers are the same", flush=True)
     facts: dict[str, object] = {"same_of_128": same, "environment": environment()}
     half = TransformersBackend(TransformersSettings(batch_size=BATCH_SIZE), model)
-    drawn = Sampling(temperature=1.0, most_tokens=options.tokens)
+    drawn = Sampling(temperature=1.0, max_tokens=options.tokens)
     for rows in options.rows:
         best = {True: 0.0, False: 0.0}
         for _ in range(options.rounds):

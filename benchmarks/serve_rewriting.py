@@ -47,7 +47,7 @@ from pipelines.rewriters import Parts, RewriterSettings, find_parts
 from retrievers.index import Index
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import ServerSettings, VllmSettings
-from rewrite.types import Answer, Ask
+from rewrite.types import Answer, RewriteRequest
 
 
 @dataclass
@@ -135,7 +135,7 @@ def start(options: argparse.Namespace, folder: Path, stack: ExitStack) -> Setup:
     proxy_port = int(proxy.read_line())
     url = f"http://127.0.0.1:{proxy_port}/v1"
     engine = {"kind": "servers", "urls": [url], "model": "rewriter", "load_adapter": parts.adapter is not None}
-    sampling = {"most_tokens": options.answer_tokens}
+    sampling = {"max_tokens": options.answer_tokens}
     rewriter = {"path": options.rewriter, "engine": engine, "sampling": sampling, "fusion": {"raw": 0.5}}
     config = {"index": options.index, "retriever": options.retriever, "rewriter": rewriter}
     config |= {"deadline_ms": 600_000, "longest_deadline_ms": 600_000}
@@ -196,7 +196,7 @@ def measure_rewriting(
 
 def _chat_requests(texts: list[str], parts: Parts, model: str, max_tokens: int) -> Iterator[Request]:
     for text in texts:
-        body = {"model": model, "messages": parts.template.render(Ask(text)), "max_tokens": max_tokens}
+        body = {"model": model, "messages": parts.template.render(RewriteRequest(text)), "max_tokens": max_tokens}
         yield "POST", "/v1/chat/completions", {**body, "temperature": 0.0, "seed": 0}
 
 

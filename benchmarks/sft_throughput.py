@@ -1,6 +1,6 @@
 """Compare our fine-tuning with a plain TRL script: the same rows and settings, in one run.
 
-Ours trains without the padding mask (`without_padding_mask`), TRL with it.
+Ours trains without the padding mask (`drop_padding_mask`), TRL with it.
 
 python benchmarks/sft_throughput.py TARGETS [--base bundled:smollm2-135m] [--method lora] [--steps 60] [--batch 32]
 
@@ -25,14 +25,13 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from pipelines.models import find_model
 from pipelines.runs import environment
-from rewrite.backends.model_folder import load_tokenizer
 from rewrite.settings import LoraSettings, SftSettings
-from rewrite.sft import run as running
+from rewrite.sft import models
 from rewrite.sft import train as ours
-from rewrite.sft.dev_eval_trainer import Task
+from rewrite.sft.dev_eval_trainer import TrainingTask
 from rewrite.sft.examples import Example, read_examples
-from rewrite.sft.rows import Rows, make_rows
-from rewrite.sft.trainer import RewriterTrainer
+from rewrite.sft.rows import TrainingRows, build_rows
+from rewrite.sft.train import RewriterTrainer
 from rewrite.template import Template, load_template
 
 
@@ -73,16 +72,18 @@ class TrainingCase:
     examples: list[Example]
     settings: SftSettings
 
-    def rows(self) -> tuple[Rows, Any]:
+    def rows(self) -> tuple[TrainingRows, Any]:
         """Return the rows and their tokenizer."""
-        tokenizer = running.padded(load_tokenizer(self.base))
-        return make_rows(self.template, tokenizer, self.examples, self.settings.most_tokens), tokenizer
+        tokenizer = models.load_training_tokenizer(self.base)
+        return build_rows(self.template, tokenizer, self.examples, self.settings.max_tokens), tokenizer
 
 
 def train_ours(bench: TrainingCase) -> Clock:
     """Train by `rewrite.sft.train`; the evaluation of four dev examples at the end is not timed."""
     clock = Clock()
-    task = Task(bench.base, bench.template, bench.examples, bench.examples[:4], lambda _: {"score": 1.0}, "score")
+    task = TrainingTask(
+        bench.base, bench.template, bench.examples, bench.examples[:4], lambda _: {"score": 1.0}, "score"
+    )
     before = RewriterTrainer.__init__
 
     def listening(self: RewriterTrainer, *arguments: Any, **settings: Any) -> None:
@@ -105,13 +106,13 @@ def train_plain(bench: TrainingCase) -> Clock:
     cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as work:
         trainer = SFTTrainer(
-            model=running.load_base(bench.base),
+            model=models.load_base(bench.base),
             args=SFTConfig(
                 output_dir=work,
                 num_train_epochs=settings.epochs,
                 per_device_train_batch_size=settings.batch_size,
                 learning_rate=settings.learning_rate,
-                max_length=settings.most_tokens,
+                max_length=settings.max_tokens,
                 gradient_checkpointing=False,
                 bf16=cuda,
                 use_cpu=not cuda,
@@ -122,7 +123,7 @@ def train_plain(bench: TrainingCase) -> Clock:
             ),
             train_dataset=Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions}),
             processing_class=tokenizer,
-            peft_config=running.new_adapter(settings),
+            peft_config=models.lora_config(settings),
             callbacks=[clock],
         )
         trainer.train()
@@ -140,7 +141,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     settings = SftSettings(
-        options.method, LoraSettings(), 1.0, options.batch, evaluations=1, most_tokens=384, report_to=(), packing=False
+        options.method, LoraSettings(), 1.0, options.batch, evaluations=1, max_tokens=384, report_to=(), packing=False
     )
     examples = read_examples(options.targets / "train.jsonl")[: options.steps * options.batch]
     bench = TrainingCase(find_model(options.base), load_template(options.targets), examples, settings)

@@ -23,8 +23,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from pipelines.models import find_model
 from pipelines.runs import environment
-from rewrite.sft.run import load_policy
-from rewrite.speedups.right_padding import turn_rows
+from rewrite.sft.models import load_policy
+from rewrite.speedups.right_padding import pad_right
 from rewrite.speedups.shared_prompts import share_prompts
 
 Batch = dict[str, Tensor]
@@ -71,7 +71,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ways: dict[str, Callable[[Any], object]] = {"TRL": lambda _: None, "turned": turn_rows, "shared": share_prompts}
+    ways: dict[str, Callable[[Any], object]] = {
+        "TRL": lambda _: None,
+        "right padding": pad_right,
+        "shared": share_prompts,
+    }
     models = {name: _model(options.model, device, way) for name, way in ways.items()}
     rows = {key: tensor.to(device) for key, tensor in batch(options, models["TRL"].config.vocab_size).items()}
     scores = {name: step(model, rows, options.answer_tokens, device)[0] for name, model in models.items()}

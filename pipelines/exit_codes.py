@@ -12,7 +12,7 @@ from retrievers.errors import (
     OutOfDisk,
     OutOfMemory,
 )
-from rewrite.errors import BackendDown, Interrupted, Unfit
+from rewrite.errors import BackendDown, Interrupted, RewriteError
 
 EXIT_CODES: dict[type[Exception], int] = {
     BadInput: 2,
@@ -22,7 +22,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     ModelMismatch: 2,
     OutOfDisk: 2,
     OutOfMemory: 2,
-    Unfit: 2,
+    RewriteError: 2,
     IndexBusy: 1,
     BackendDown: 1,
     Interrupted: 130,

@@ -63,7 +63,7 @@ PHRASINGS: dict[str, Callable[[Tool], str]] = {
 NAMES = (*PHRASINGS, "indexed")
 
 
-def phrase(tool: Tool, phrasing: str, most_characters: int, fields: Collection[str] = FIELDS) -> str:
+def phrase(tool: Tool, phrasing: str, max_characters: int, fields: Collection[str] = FIELDS) -> str:
     """A tool in one line of bounded length."""
     text = document(tool, fields) if phrasing == "indexed" else PHRASINGS[phrasing](tool)
-    return " ".join(text.split())[:most_characters].strip()
+    return " ".join(text.split())[:max_characters].strip()

@@ -14,15 +14,15 @@ from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
 from rewrite.backends.replay import TEMPLATE as WRITTEN
-from rewrite.folder import CARD, RewriterFolder, open_folder
+from rewrite.folder import CARD_FILE, RewriterFolder, open_rewriter
 from rewrite.rewriter import Rewriter
 from rewrite.settings import (
     BackendSettings,
+    ReplaySettings,
     RulesSettings,
     Sampling,
     ServerSettings,
     TransformersSettings,
-    WrittenSettings,
 )
 from rewrite.template import Template, load_template
 
@@ -46,7 +46,7 @@ class RewriterSettings:
     """How tools are shown where the template shows some; a trained rewriter brings its own."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.backend, WrittenSettings):
+        if isinstance(self.backend, ReplaySettings):
             if self.path or self.base or self.template or self.phrasing or self.sampling.answers > 1:
                 raise BadInput("what is written already takes no path, base, template, phrasing or answers", "backend")
             return
@@ -91,14 +91,14 @@ class Parts:
 def find_parts(settings: RewriterSettings) -> Parts:
     """The parts that the settings ask for. An adapter of another model than the one found is refused."""
     asked: dict[str, Any] = {"backend": settings.backend.kind}
-    if isinstance(settings.backend, WrittenSettings):
+    if isinstance(settings.backend, ReplaySettings):
         written = settings.backend
         asked |= {"path": written.path, "rewriter": written.rewriter, "made_by": written.made_by}
         return Parts(WRITTEN, PHRASING, None, None, [], asked)
     if isinstance(settings.backend, ServerSettings):
         asked |= {"url": settings.backend.url, "model": settings.backend.model}
     if settings.path is not None:
-        return _trained(open_folder(Path(settings.path).expanduser()), settings, asked)
+        return _trained(open_rewriter(Path(settings.path).expanduser()), settings, asked)
     template = load_template(settings.template or "")
     model = None if settings.base is None else find_model(settings.base)
     if model is not None:
@@ -122,11 +122,13 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str
     model: Path | None = None
     if not served:
         model = folder.path if folder.adapter is None else _base_model(folder, settings.base)
-    fusion = configs.parse(RewriteFusion, card.fusion, f"the fusion in {folder.path / CARD}") if card.fusion else None
+    fusion = (
+        configs.parse(RewriteFusion, card.fusion, f"the fusion in {folder.path / CARD_FILE}") if card.fusion else None
+    )
     phrasing = card.phrasing or PHRASING
     if phrasing not in NAMES:
-        raise BadInput(f"{folder.path / CARD}: tools are shown as {', '.join(NAMES)}, not {phrasing!r}")
-    return Parts(folder.template, phrasing, model, folder.adapter, card.data, facts, fusion, card.how)
+        raise BadInput(f"{folder.path / CARD_FILE}: tools are shown as {', '.join(NAMES)}, not {phrasing!r}")
+    return Parts(folder.template, phrasing, model, folder.adapter, card.data, facts, fusion, card.trained_by)
 
 
 def _base_model(folder: RewriterFolder, named: str | None) -> Path:

@@ -17,7 +17,7 @@ from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
 from rewrite.rewriter import Rewriter
 from rewrite.template import Template
-from rewrite.types import Ask, Rewrite
+from rewrite.types import Rewrite, RewriteRequest
 
 CHUNK = 256
 """Queries per retriever call, and per step of the progress bar."""
@@ -118,15 +118,17 @@ class ToolSearch:
         """Fuse the raw ranking with the rankings of a rewrite's lines."""
         return self._names.promote(utterance, with_raw(raw, lines, k, fusion or self._fusion), k)
 
-    def rewrite_inputs(self, utterances: Sequence[str], raw: Sequence[Ranking], template: Template) -> list[Ask]:
+    def rewrite_inputs(
+        self, utterances: Sequence[str], raw: Sequence[Ranking], template: Template
+    ) -> list[RewriteRequest]:
         """Make the rewriter's inputs: utterances, with candidate tools from `raw` if the template shows some."""
         if not template.candidates:
-            return [Ask(utterance) for utterance in utterances]
+            return [RewriteRequest(utterance) for utterance in utterances]
         return [
-            Ask(
+            RewriteRequest(
                 utterance,
                 tuple(
-                    phrase(self.tools[tool], self._phrasing, template.most_characters, self.fields)
+                    phrase(self.tools[tool], self._phrasing, template.max_characters, self.fields)
                     for tool in ranking.ids[: template.candidates]
                 ),
             )

@@ -44,8 +44,8 @@ def rewriter_label(parts: Parts) -> str:
     """A rewriter in a word."""
     if parts.facts.get("backend") == "rules":
         return "rules"
-    if parts.facts.get("backend") == "written":
-        return str(parts.facts["made_by"] or "written")
+    if parts.facts.get("backend") == "replay":
+        return str(parts.facts["made_by"] or "replay")
     if not parts.how:
         return "zero-shot"
     return "sft" if parts.how.startswith("supervised") else "aligned"

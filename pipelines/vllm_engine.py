@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.errors import BadInput, ModelMissing
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 
 def vllm() -> Callable[..., Any]:
@@ -16,13 +16,13 @@ def vllm() -> Callable[..., Any]:
 
     try:
         vllm_start.platform()
-    except Unfit as error:
+    except RewriteError as error:
         raise ModelMissing(str(error)) from error
 
     def start(model: Path, **options: Any) -> Any:
         try:
             return vllm_start.start(model, **options)
-        except Unfit as error:
+        except RewriteError as error:
             raise BadInput(f"{error}; take the engine transformers") from error
 
     return start

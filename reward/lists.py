@@ -14,7 +14,7 @@ MOST = 20_000
 """Lists remembered, the latest asked for; about 4 kB each."""
 
 
-class Lists:
+class RankingCache:
     """Rankings by text, remembered with the fingerprint of the retriever that gave them. A failure passes through."""
 
     def __init__(self, retriever: Retriever, depth: int = DEPTH, most: int = MOST) -> None:

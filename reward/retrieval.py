@@ -8,7 +8,7 @@ import numpy as np
 
 from retrievers.base import Retriever
 from reward.base import Attempt, Findings, Fuse
-from reward.lists import Lists
+from reward.lists import RankingCache
 from reward.metrics import DEPTH, judge, measure
 from reward.terms import TERMS, check_term, metric
 
@@ -24,7 +24,7 @@ class RetrievalReward:
         if not self.metrics:
             raise ValueError("a reward needs a metric, for example recall@5; the other terms know nothing of tools")
         self._fuse, self._weights = fuse, dict(weights)
-        self.lists = Lists(retriever)
+        self.lists = RankingCache(retriever)
 
     def __call__(self, attempts: Sequence[Attempt]) -> list[float]:
         """One number an attempt."""

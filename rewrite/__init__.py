@@ -1,1 +1,1 @@
-"""text -> better text. Imports none of the other rooms."""
+"""Query rewriting: text -> better text. Imports none of the other packages."""

@@ -1,8 +1,8 @@
-"""A user's own words with less around them: clauses one by one, and without names, numbers, quotes and politeness.
+"""Reduces an utterance to its clauses, without names, numbers, quotes and courtesies.
 
-Encoders place "area of a triangle with base and height" nearer to a tool than "Please find the area of a triangle with
-a base of 10 units, for my son Tom". Which reduction helps is for a retriever to say (`rewrite-train targets`); here
-they are only made. Rules for English courtesies do nothing in other languages, the rest works in any.
+To an encoder "area of a triangle with base and height" is nearer to a tool than "Please find the area of a triangle
+with a base of 10 units, for my son Tom". `rewrite-train targets` finds out which reduction helps a retriever. Rules for
+English courtesies do nothing in other languages, the others work in any.
 
 >>> variants("Please tell me the weather in Oslo. And book a table at 'Noma' for 4")[0]
 'weather. And book a table'
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import regex
 
-MOST_CLAUSES = 6
+MAX_CLAUSES = 6
 _CUTS = regex.compile(
     r"""(?<=[.?!;:])\s+ | (?<=[。？！；]) | ,\s+(?=(?:and|also|then|but|so)\b)
       | \s+(?=(?:and|then)\s+(?:also\s+|then\s+)?(?:can|could|find|get|give|show|tell|check|suggest|provide|recommend
@@ -35,37 +35,37 @@ _QUOTED = regex.compile(
 _NUMBERS = regex.compile(r"(?<![\p{L}\d])[-+$€£#]?\d[\d.,:/%-]*(?:st|nd|rd|th)?(?!\w)")
 _JOINTS = frozenset("in at from to for of on near about named called by with and as".split())
 _ENGLISH = frozenset("the a an to of my is are for i me and with".split())
-"""In a text without any of these a capital may stand for a noun."""
+"""In a text without any of these words, as in German, a capital may begin a noun."""
 _NAMES = regex.compile(r"\p{Lu}\p{Ll}+")
 _SPACED = regex.compile(r"\s+(?=[,.?!;:])")
 
 
-def clauses(text: str) -> list[str]:
-    """The text cut where a new need may begin; empty where it is of one piece."""
+def split_clauses(text: str) -> list[str]:
+    """Splits the text where a new need may begin; empty where it has one clause."""
     parts = [part.strip(" ,;") for part in _CUTS.split(" ".join(text.split()))]
-    kept = [part for part in parts if _says_something(part)]
-    return kept[:MOST_CLAUSES] if len(kept) > 1 else []
+    kept = [part for part in parts if _has_content(part)]
+    return kept[:MAX_CLAUSES] if len(kept) > 1 else []
 
 
-def reduced(text: str) -> str:
-    """The text without quotes, numbers, names and opening courtesies; "" where nothing is left, or nothing changed."""
+def reduce_text(text: str) -> str:
+    """Removes quotes, numbers, names and opening courtesies; "" where nothing is left or nothing changed."""
     bare = _NUMBERS.sub(" ", _QUOTED.sub(" ", text))
     words = _SPACED.sub("", " ".join(bare.split())).split()
-    short = " ".join(_joined(_nameless(words) if _ENGLISH & {word.casefold() for word in words} else words))
+    short = " ".join(_drop_dangling(_drop_names(words) if _ENGLISH & {word.casefold() for word in words} else words))
     for _ in range(3):
         short = _OPENINGS.sub("", short)
     short = short.strip(" ,.?!;:")
-    return short if _says_something(short) and short != text.strip() else ""
+    return short if _has_content(short) and short != text.strip() else ""
 
 
-def _nameless(words: list[str]) -> list[str]:
-    """English words without those that a capital makes a name; what ended the sentence still ends it."""
+def _drop_names(words: list[str]) -> list[str]:
+    """Drops capitalized words within a sentence; punctuation at their end stays."""
     kept: list[str] = []
-    begins = True
+    is_first = True
     for word in words:
-        name = not begins and _NAMES.match(word) and word not in ("I'm", "I'd", "I've")
-        begins = word[-1] in ".?!:"
-        if not name:
+        is_name = not is_first and _NAMES.match(word) and word not in ("I'm", "I'd", "I've")
+        is_first = word[-1] in ".?!:"
+        if not is_name:
             kept.append(word)
             continue
         while kept and kept[-1].casefold() in _JOINTS:
@@ -75,8 +75,8 @@ def _nameless(words: list[str]) -> list[str]:
     return kept
 
 
-def _joined(words: list[str]) -> list[str]:
-    """The words without prepositions that have lost what they stood before."""
+def _drop_dangling(words: list[str]) -> list[str]:
+    """Drops prepositions that have lost their noun."""
     kept: list[str] = []
     for word in words:
         while kept and kept[-1].casefold() in _JOINTS and word.casefold() in _JOINTS - {"the"}:
@@ -88,11 +88,11 @@ def _joined(words: list[str]) -> list[str]:
 
 
 def variants(text: str) -> list[str]:
-    """Every reduction of the text, each once: the whole, the clauses, the clauses reduced."""
-    parts = clauses(text)
-    found = [reduced(text), *parts, *map(reduced, parts)]
-    return list(dict.fromkeys(each for each in found if each))
+    """All distinct reductions: of the whole text, its clauses, and its clauses reduced."""
+    parts = split_clauses(text)
+    reductions = [reduce_text(text), *parts, *map(reduce_text, parts)]
+    return list(dict.fromkeys(reduction for reduction in reductions if reduction))
 
 
-def _says_something(text: str) -> bool:
+def _has_content(text: str) -> bool:
     return len(text.split()) >= 2 or (len(text) >= 4 and not text.isascii())

@@ -1,17 +1,17 @@
-"""A prompt template: one object that writes prompts and reads answers, in training, evaluation and serving alike.
+"""A prompt template: one object that writes prompts and parses answers, in training, evaluation and serving alike.
 
-A template is a YAML file. Its answer is one query a line, or the word that says that no rewrite is needed:
+A template is a YAML file. Its answer is one query per line, or the word for "no rewrite needed":
 
     name: needs
     version: 1
-    system: ...                     what the model is told once
-    user: "{utterance}"             what it is asked; {candidates} where tools are shown
-    candidate: "- {text}"           how one shown tool reads
-    candidates: 0                   how many tools of the raw query are shown
-    line: "- {query}"               how a line of the answer reads
+    system: ...                     the system message
+    user: "{utterance}"             the user message; {candidates} where tools are shown
+    candidate: "- {text}"           format of a shown tool
+    candidates: 0                   number of the raw query's tools that are shown
+    line: "- {query}"               format of a line of the answer
     none: NONE                      the answer that leaves the query alone
-    most_lines: 6                   lines read of an answer; the rest is dropped
-    most_characters: 160            characters read of a line; the rest is dropped
+    max_lines: 6                    lines read of an answer; the rest is dropped
+    max_characters: 160             characters read of a line; the rest is dropped
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from typing import Any
 
 import yaml
 
-from rewrite.errors import Unfit
-from rewrite.types import Answer, Ask, Prompt, Rewrite, Status
+from rewrite.errors import RewriteError
+from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest, Status
 
-HERE = Path(__file__).parent / "templates"
-FILE = "template.yaml"
+BUNDLED = Path(__file__).parent / "templates"
+TEMPLATE_FILE = "template.yaml"
 """The template's file in a rewriter's folder."""
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _BREAK = re.compile(r"[\r\n\u2028\u2029]+")
-# What ends or opens a turn in the chat formats about: in a user's text it must not.
+# Marks that end or open a turn in common chat formats: disarmed in a user's text.
 _TURNS = re.compile(r"<(?=\|)|<(?=/?(?:s|start_of_turn|end_of_turn|eos|bos)>)|\[(?=/?(?:INST|SYS)\])")
-# What a model that reasons puts before its answer. Some open it in the prompt, and a cap may end it in its midst.
+# Thoughts of a reasoning model. Some open them in the prompt, and the token limit may cut them.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)
 _BULLET = r"(?:[-*•]|\d{1,2}[.)])"
-_PROOFS = (("find flights",), ("weather forecast by city", "convert a currency"), ())
+_ROUND_TRIPS = (("find flights",), ("weather forecast by city", "convert a currency"), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Writes prompts, reads answers."""
+    """Writes prompts, parses answers."""
 
     name: str
     version: int
@@ -52,65 +52,69 @@ class Template:
     none: str = "NONE"
     candidates: int = 0
     candidate: str = "- {text}"
-    most_lines: int = 6
-    most_characters: int = 160
+    max_lines: int = 6
+    max_characters: int = 160
 
     def __post_init__(self) -> None:
         if self.user.count("{utterance}") != 1 or self.line.count("{query}") != 1:
-            raise Unfit(f"the template {self.name} must hold {{utterance}} once in `user` and {{query}} once in `line`")
+            raise RewriteError(
+                f"the template {self.name} must hold {{utterance}} once in `user` and {{query}} once in `line`"
+            )
         if (self.candidates > 0) != ("{candidates}" in self.user) or self.candidate.count("{text}") != 1:
-            raise Unfit(
+            raise RewriteError(
                 f"the template {self.name} shows {self.candidates} candidates: `user` must hold {{candidates}} exactly "
                 "when there are some, and `candidate` must hold {text} once"
             )
-        if min(self.most_lines, self.most_characters) < 1 or self.candidates < 0 or not _word(self.none):
-            raise Unfit(f"the template {self.name}: most_lines and most_characters are at least 1, `none` is a word")
-        for lines in _PROOFS:
-            meant = tuple(line[: self.most_characters].strip() for line in lines[: self.most_lines])
-            read = self.parse(Answer(self.write(meant), 0))
-            if read.lines != meant or read.status != ("rewritten" if meant else "none"):
-                raise Unfit(
-                    f"the template {self.name} does not read what it writes: {self.write(meant)!r} comes back as "
-                    f"{list(read.lines)}; change its `line` or `none`"
+        if min(self.max_lines, self.max_characters) < 1 or self.candidates < 0 or not _normalize(self.none):
+            raise RewriteError(
+                f"the template {self.name}: max_lines and max_characters are at least 1, `none` is a word"
+            )
+        for lines in _ROUND_TRIPS:
+            expected = tuple(line[: self.max_characters].strip() for line in lines[: self.max_lines])
+            parsed = self.parse(Answer(self.write(expected), 0))
+            if parsed.lines != expected or parsed.status != ("rewritten" if expected else "none"):
+                raise RewriteError(
+                    f"the template {self.name} does not parse its own answers: {self.write(expected)!r} is parsed as "
+                    f"{list(parsed.lines)}; change its `line` or `none`"
                 )
 
-    def render(self, ask: Ask) -> Prompt:
-        """The prompt of one query. The utterance goes in whole."""
-        shown = [self.candidate.replace("{text}", self.clean(text)) for text in ask.candidates[: self.candidates]]
+    def render(self, request: RewriteRequest) -> Prompt:
+        """The prompt of one query. The utterance is never cut."""
+        shown = [self.candidate.replace("{text}", self.clean(text)) for text in request.candidates[: self.candidates]]
         parts = re.split(r"(\{utterance\}|\{candidates\})", self.user)
-        values = {"{utterance}": _plain(ask.utterance).strip(), "{candidates}": "\n".join(shown)}
+        values = {"{utterance}": _disarm(request.utterance).strip(), "{candidates}": "\n".join(shown)}
         content = "".join(values.get(part, part) for part in parts)
         system = [{"role": "system", "content": self.system.strip()}] if self.system.strip() else []
         return [*system, {"role": "user", "content": content}]
 
     def write(self, lines: Sequence[str]) -> str:
-        """The answer that a model should give: what `parse` reads as these lines."""
-        kept = [cleaned for line in lines[: self.most_lines] if (cleaned := self.clean(line))]
+        """The answer that `parse` reads as these lines."""
+        kept = [cleaned for line in lines[: self.max_lines] if (cleaned := self.clean(line))]
         return "\n".join(self.line.replace("{query}", line) for line in kept) or self.none
 
     def parse(self, answer: Answer) -> Rewrite:
-        """What a model's answer asks for. Nothing in it is trusted: lines are capped, cleaned and counted."""
+        """Parses a model's answer. Nothing in it is trusted: lines are cleaned, shortened and limited in number."""
         before, _, after = self.line.partition("{query}")
         start = _BULLET if before.strip() == "-" else re.escape(before.strip())
         pattern = re.compile(rf"{start}\s*(.+?)\s*{re.escape(after.strip())}$")
-        found: dict[str, None] = {}
-        for row in _BREAK.split(uncut(_THOUGHTS.sub("", answer.text), answer.finished)):
+        queries: dict[str, None] = {}
+        for row in _BREAK.split(drop_cut_line(_THOUGHTS.sub("", answer.text), answer.finished)):
             match = pattern.match(row.strip())
             line = self.clean(match[1]) if match else ""
-            if _word(self.none) in (_word(row), _word(line)):
-                if not found:
+            if _normalize(self.none) in (_normalize(row), _normalize(line)):
+                if not queries:
                     return Rewrite((), "none", answer.text, answer.tokens, answer.finished)
-            elif line:  # `NONE` behind other lines asks for nothing
-                found.setdefault(line)
-        lines = tuple(found)[: self.most_lines]
+            elif line:  # NONE after other lines means nothing
+                queries.setdefault(line)
+        lines = tuple(queries)[: self.max_lines]
         status: Status = "rewritten" if lines else "unparseable"
         return Rewrite(lines, status, answer.text, answer.tokens, answer.finished)
 
     def clean(self, text: str) -> str:
-        """One line of text without control characters, at most `most_characters` long."""
-        line, most = " ".join(_plain(text).split()), self.most_characters
-        whole = line[:most].rfind(" ") if len(line) > most and line[most] != " " else 0
-        return line[: whole if whole > most // 2 else most].strip()
+        """One line without control characters, at most `max_characters` long."""
+        line, limit = " ".join(_disarm(text).split()), self.max_characters
+        last_space = line[:limit].rfind(" ") if len(line) > limit and line[limit] != " " else 0
+        return line[: last_space if last_space > limit // 2 else limit].strip()
 
     def dump(self) -> str:
         """The template as YAML."""
@@ -118,53 +122,55 @@ class Template:
         return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _word(text: str) -> str:
+def _normalize(text: str) -> str:
     return text.strip(" .-*\"'`").casefold()
 
 
-def uncut(text: str, finished: bool) -> str:
-    """An answer without the line in whose midst a cap ended it, unless that is the only one."""
+def drop_cut_line(text: str, finished: bool) -> str:
+    """An answer without a last line that was cut at the token limit, unless it is the only one."""
     bare = text.strip()
     breaks = [] if finished else list(_BREAK.finditer(bare))
     return bare[: breaks[-1].start()] if breaks else bare
 
 
-def _plain(text: str) -> str:
-    """Text without control characters, in which nothing can pass for the end of a turn."""
+def _disarm(text: str) -> str:
+    """Text without control characters and without marks that could end a turn."""
     return _TURNS.sub(lambda match: match[0] + " ", _CONTROLS.sub(" ", text))
 
 
 def load_template(reference: str | Path) -> Template:
-    """A template by the name of a bundled one, by its file, or by the rewriter folder that holds it.
+    """Loads a template by the name of a bundled one, by its file, or by the rewriter folder that holds it.
 
-    A bundled one is named by a text: a path is a path, even to a folder called `needs`.
+    Only a string names a bundled one; a Path is a path, even to a folder called `needs`.
     """
-    bundled = HERE / f"{reference}.yaml"
+    bundled = BUNDLED / f"{reference}.yaml"
     named = isinstance(reference, str) and re.fullmatch(r"[a-z][a-z0-9-]*", reference) and bundled.is_file()
     path = bundled if named else Path(reference)
     if path.is_dir():
-        path = path / FILE
+        path = path / TEMPLATE_FILE
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in HERE.glob("*.yaml")))
-        raise Unfit(f"no template {reference}; give a YAML file or one of {known}")
+        known = ", ".join(sorted(file.stem for file in BUNDLED.glob("*.yaml")))
+        raise RewriteError(f"no template {reference}; give a YAML file or one of {known}")
     try:
         facts = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Unfit(f"{path} is not a template: {' '.join(str(error).split())}") from error
-    return _checked(facts, path)
+        raise RewriteError(f"{path} is not a template: {' '.join(str(error).split())}") from error
+    return _from_yaml(facts, path)
 
 
-def _checked(facts: Any, path: Path) -> Template:
+def _from_yaml(facts: Any, path: Path) -> Template:
     known = {field.name: str(field.type) for field in fields(Template)}
+    types: dict[str, type] = {"str": str, "int": int}
     if not isinstance(facts, dict):
-        raise Unfit(f"{path} is not a template: it holds no keys")
-    kinds: dict[str, type] = {"str": str, "int": int}
+        raise RewriteError(f"{path} is not a template: it holds no keys")
     for key, value in facts.items():
         if key not in known:
-            raise Unfit(f"{path}: unknown key {key}; a template has {', '.join(known)}")
-        if type(value) is not kinds[known[key]]:
-            raise Unfit(f"{path}: {key} must be {'text' if known[key] == 'str' else 'a whole number'}, not {value!r}")
+            raise RewriteError(f"{path}: unknown key {key}; a template has {', '.join(known)}; rename or remove it")
+        if type(value) is not types[known[key]]:
+            raise RewriteError(
+                f"{path}: {key} must be {'text' if known[key] == 'str' else 'a whole number'}, not {value!r}"
+            )
     missing = [key for key in ("name", "version", "system", "user") if key not in facts]
     if missing:
-        raise Unfit(f"{path}: the key {missing[0]} is missing")
+        raise RewriteError(f"{path}: the key {missing[0]} is missing")
     return Template(**facts)

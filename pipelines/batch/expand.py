@@ -22,9 +22,9 @@ from pipelines.detection import Detection
 from pipelines.search import DEPTH
 from retrievers.types import Ranking
 from rewrite.backends.streams import Stream, open_stream
-from rewrite.rewriter import Rewriter, fit, halved
-from rewrite.types import Answer, Ask, Prompt, Rewrite
-from rewrite.votes import one_answer
+from rewrite.rewriter import Rewriter, fit_prompts, halve_candidates
+from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest
+from rewrite.votes import merge_answers
 
 MOST_OPEN = 8
 """Chunks that may be under way at a time: one row that takes for ever does not fill the memory with the others."""
@@ -71,7 +71,7 @@ class Expander:
         self._reader, self._key, self._memory, self._k = reader, key, memory, k
         self._open: dict[int, _Open] = {}
         self._queue: deque[tuple[str, Prompt]] = deque()
-        self._asked: dict[str, tuple[Ask, int]] = {}
+        self._asked: dict[str, tuple[RewriteRequest, int]] = {}
         """What each key was last asked with, and how many candidates are cut of it."""
         self._waiting: dict[str, list[int]] = {}
 
@@ -90,15 +90,15 @@ class Expander:
     def _flow(self, chunks: Iterator[Chunk], stream: Stream) -> Iterator[Done]:
         most, more = MOST_OPEN if stream.overlaps else 1, True
         while more or self._open:
-            while more and len(self._open) < most and len(self._queue) < max(1, stream.room):
+            while more and len(self._open) < most and len(self._queue) < max(1, stream.capacity):
                 chunk = next(chunks, None)
                 if chunk is None:
                     more = False
                 else:
                     self._take(*chunk)
                     yield from self._ready()
-            if self._queue and stream.room > 0:
-                stream.push([self._queue.popleft() for _ in range(min(stream.room, len(self._queue)))])
+            if self._queue and stream.capacity > 0:
+                stream.push([self._queue.popleft() for _ in range(min(stream.capacity, len(self._queue)))])
             if self._open:
                 for key, found in stream.pull():
                     self._came(key, found)
@@ -115,11 +115,11 @@ class Expander:
         opened = self._open[number] = self._opened(rows)
         opened.known = self._memory.get(list(opened.keys.values()))
         new = [text for text, key in opened.keys.items() if key not in opened.known and key not in self._waiting]
-        asks = [Ask(text) for text in new]
+        asks = [RewriteRequest(text) for text in new]
         if self._search is not None and self._rewriter.template.candidates:
             opened.raw = self._raw(list(opened.keys))
             asks = self._search.rewrite_inputs(new, [opened.raw[text] for text in new], self._rewriter.template)
-        fitted = fit(self._rewriter.template, self._rewriter.backend, asks, self._rewriter.sampling.most_tokens)
+        fitted = fit_prompts(self._rewriter.template, self._rewriter.backend, asks, self._rewriter.sampling.max_tokens)
         for text, ask, (prompt, cut) in zip(new, asks, fitted, strict=True):
             key = opened.keys[text]
             opened.asked.add(key)
@@ -138,7 +138,7 @@ class Expander:
         `Rewriter` does, until none is left of them."""
         assert self._rewriter is not None
         ask, cut = self._asked.pop(key)
-        shorter = None if found else halved(self._rewriter.template, ask, cut)
+        shorter = None if found else halve_candidates(self._rewriter.template, ask, cut)
         if shorter is None:
             self._answered(key, _known(found, cut, self._rewriter))
         else:
@@ -233,7 +233,7 @@ def _known(found: list[Answer] | str, cut: int, rewriter: Rewriter) -> Known:
         return Known(None, refused=found)
     if not found:
         return Known(None, cut=cut)  # the backend found out too late that it is too long
-    answer = one_answer(rewriter.template, found, rewriter.sampling)
+    answer = merge_answers(rewriter.template, found, rewriter.sampling)
     return Known(answer.text, answer.tokens, answer.finished, cut)
 
 

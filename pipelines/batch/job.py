@@ -169,7 +169,7 @@ class Job:
                 raise BadInput(f"there is no job of {places.output} whose bad rows could be tried again")
             return None
         summary = Summary(**record["summary"])
-        free = ("input.sha256", "input.most_characters") if retry else ()
+        free = ("input.sha256", "input.max_characters") if retry else ()
         check_same(record["identity"], self.identity, str(places.output), free)
         if places.output.stat().st_size != record["bytes"]:
             raise BadInput(f"{places.output} was changed since it was written; write it again with --fresh")
@@ -188,7 +188,7 @@ class Job:
         if before is None:
             write_json(begun, self.identity)
         else:
-            free = ("input.sha256", "input.most_characters") if retry else ()
+            free = ("input.sha256", "input.max_characters") if retry else ()
             check_same(before, self.identity, str(self.places.output), free)
 
     @contextmanager

@@ -43,7 +43,7 @@ class Plan:
             facts = {key: value for key, value in describe(self.rewriter).items() if key not in ELSEWHERE}
             template = hashlib.sha256(self.rewriter.template.dump().encode()).hexdigest()[:16]
             sampling = self.config.rewriter.sampling
-            alone = {"joined", "votes"} if sampling.answers == 1 else set()
+            alone = {"max_lines", "min_votes"} if sampling.answers == 1 else set()
             decoding: dict[str, Any] = {"sampling": {k: v for k, v in asdict(sampling).items() if k not in alone}}
             if (dtype := getattr(self.config.rewriter.backend, "dtype", None)) is not None:
                 decoding["dtype"] = dtype
@@ -55,7 +55,7 @@ class Plan:
             "fusion": None if self.fingerprint is None or rewriter is None else asdict(self.fusion),
             "k": None if self.fingerprint is None else self.config.k,
             **({} if self.config.detect else {"detect": False}),
-            "input": {key: settings[key] for key in ("text", "id", "most_characters")},
+            "input": {key: settings[key] for key in ("text", "id", "max_characters")},
             "order": self.config.order,
             "chunk": self.config.chunk,
         }

@@ -111,8 +111,8 @@ class RowReader:
             raise Unusable("the utterance is not text")
         if not text.strip():
             raise Unusable("empty")
-        if len(text) > self.settings.most_characters:
-            raise Unusable(f"{len(text)} characters, more than {self.settings.most_characters}")
+        if len(text) > self.settings.max_characters:
+            raise Unusable(f"{len(text)} characters, more than {self.settings.max_characters}")
         return _sound(text, "the utterance")
 
 

@@ -23,12 +23,12 @@ class InputSettings:
     """The key or column that holds the utterance; not set: text, query, utterance or question."""
     id: str | None = None
     """The key or column that holds the id; not set: _id, id or custom_id, and where there is none the row's number."""
-    most_characters: int = 8000
+    max_characters: int = 8000
     """A longer utterance is a bad row."""
 
     def __post_init__(self) -> None:
-        if self.most_characters < 1:
-            raise BadInput("most_characters must be at least 1", "most_characters")
+        if self.max_characters < 1:
+            raise BadInput("max_characters must be at least 1", "max_characters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from pipelines.train.sampling import PairsConfig, ProbeConfig, run_pairs, run_pr
 from retrievers.dense.encoder import check_device
 from retrievers.errors import BadInput
 from retrievers.kind import Context
-from rewrite.align.pairs import FILE
+from rewrite.align.pairs import PAIRS_FILE
 from rewrite.align.probe import Probe
-from rewrite.sft.distributed import first, join
+from rewrite.sft.distributed import is_main_process, join_processes
 
 
 def probe(arguments: argparse.Namespace) -> int:
@@ -24,14 +24,14 @@ def probe(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     found = run_probe(config, _together(arguments))
-    if first():
+    if is_main_process():
         _tell(found)
     return 0
 
 
 def _together(arguments: argparse.Namespace) -> Context:
     """The world of a command that several processes may share."""
-    join(cpu=not check_device(arguments.device).startswith("cuda"))
+    join_processes(cpu=not check_device(arguments.device).startswith("cuda"))
     return make_context(arguments.device, sys.stderr.isatty())
 
 
@@ -40,12 +40,12 @@ def pairs(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     found, made = run_pairs(config, _together(arguments))
-    if not first():
+    if not is_main_process():
         return 0
     _tell(found)
     if found.hopeless:
         raise BadInput(found.verdict)
-    print(f"{Path(config.output) / FILE}: {len(made)} pairs")
+    print(f"{Path(config.output) / PAIRS_FILE}: {len(made)} pairs")
     return 0
 
 
@@ -53,7 +53,7 @@ def _tell(found: Probe) -> None:
     """The figures, and what they mean."""
     print(
         f"{found.queries} queries x {found.answers} answers: {found.parsed:.0%} can be parsed, "
-        f"{1 - found.finished:.0%} were cut at samples.most_tokens, {found.distinct:.0%} of a query's answers differ, "
+        f"{1 - found.finished:.0%} were cut at samples.max_tokens, {found.distinct:.0%} of a query's answers differ, "
         f"{found.too_long} queries are too long"
     )
     print(

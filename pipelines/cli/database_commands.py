@@ -11,7 +11,7 @@ from pipelines.cli.index_commands import say
 from pipelines.context import make_context
 from pipelines.database.settings import DatabaseSettings
 from retrievers.index import Change, Index
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 if TYPE_CHECKING:
     from pipelines.database.session import Database
@@ -45,7 +45,7 @@ def _database(arguments: argparse.Namespace) -> Database:
     try:
         from pipelines.database.session import Database
     except ModuleNotFoundError as error:
-        raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
+        raise RewriteError(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     return Database(settings)
 
 

@@ -9,7 +9,7 @@ import sys
 from pipelines import config as configs
 from pipelines.serve.keys import make_key
 from pipelines.serve.settings import ServeConfig
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -20,7 +20,7 @@ def serve(arguments: argparse.Namespace) -> int:
         from pipelines.serve.gateway import Gateway
         from pipelines.serve.server import Server, check_port
     except ModuleNotFoundError as error:
-        raise Unfit(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
+        raise RewriteError(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
     check_port(config)
     _log()
 
@@ -45,7 +45,7 @@ def mcp(arguments: argparse.Namespace) -> int:
         from pipelines.serve.gateway import Gateway
         from pipelines.serve.mcp.server import serve_stdio
     except ModuleNotFoundError as error:
-        raise Unfit(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
+        raise RewriteError(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
     _log()
     asyncio.run(serve_stdio(Gateway(config, arguments.device)))
     return 0

@@ -20,9 +20,9 @@ from pipelines.train.targets.build import TargetsConfig, make_targets
 from retrievers.dense.encoder import check_device
 from retrievers.errors import BadInput
 from retrievers.files import disk_room
-from rewrite.sft.distributed import first, join
+from rewrite.sft.distributed import is_main_process, join_processes
 from rewrite.sft.examples import write_examples
-from rewrite.template import FILE
+from rewrite.template import TEMPLATE_FILE
 
 
 def targets(arguments: argparse.Namespace) -> int:
@@ -32,7 +32,11 @@ def targets(arguments: argparse.Namespace) -> int:
     check_output(Path(config.output))
     made = make_targets(config, make_context(arguments.device, sys.stderr.isatty()))
     files = {f"{split}.jsonl": write_examples(examples) for split, examples in made.splits.items()}
-    files |= {FILE: made.template.dump(), "config.yaml": configs.dump(config), "targets.json": as_json(made.facts)}
+    files |= {
+        TEMPLATE_FILE: made.template.dump(),
+        "config.yaml": configs.dump(config),
+        "targets.json": as_json(made.facts),
+    }
     if (before := Path(config.output) / "targets.json").is_file():
         before.unlink()  # written last: a folder that holds half of two targets is not one
     write_files(Path(config.output), files)
@@ -81,10 +85,10 @@ def trained(arguments: argparse.Namespace, config: Any, run: Callable[..., Path]
     device, before = check_device(arguments.device), is_finished(Path(config.output))
     if not device.startswith(("cpu", "cuda")):
         raise BadInput(f"training runs on cpu or cuda, not on {device}")
-    join(cpu=device.startswith("cpu"))
-    with alone(Path(config.output)) if first() else nullcontext():
+    join_processes(cpu=device.startswith("cpu"))
+    with alone(Path(config.output)) if is_main_process() else nullcontext():
         run(config, make_context(device, sys.stderr.isatty()), arguments.resume, device.startswith("cuda"))
-    if not first():
+    if not is_main_process():
         return None
     if before:
         print(f"the run in {config.output} was finished before; nothing was done")
@@ -100,7 +104,7 @@ def beside_raw(metrics: dict[str, Any], name: str) -> str:
 
 
 def merge(arguments: argparse.Namespace) -> int:
-    from rewrite.merge import merge as merged
+    from rewrite.merge import merge_adapter as merged
 
     parts = find_parts(RewriterSettings(path=str(arguments.rewriter), base=arguments.base))
     assert parts.model is not None  # only servers and rules have none

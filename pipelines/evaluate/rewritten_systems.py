@@ -116,7 +116,7 @@ class RewriterPool:
         for use in self._uses:
             rewrites = self._rewrites_of(use, self._evaluation.queries.split)
             sampling = self._settings[use.rewriter].sampling
-            several = {name: getattr(sampling, name) for name in ("answers", "joined", "votes")}
+            several = {name: getattr(sampling, name) for name in ("answers", "max_lines", "min_votes")}
             facts = describe(self.parts(use)) | (several if sampling.answers > 1 else {})
             answers[self._label(use)] = RewriterAnswers(tuple(rewrites.value), rewrites.seconds, facts)
         return answers

@@ -56,7 +56,7 @@ def _rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, cont
     from pipelines.train.training_sources import SftSource
     from retrievers.dense.encoder import check_device
     from rewrite.sft.examples import write_examples
-    from rewrite.template import FILE
+    from rewrite.template import TEMPLATE_FILE
 
     targets = folder / "targets"
     if not (targets / "targets.json").exists():
@@ -76,7 +76,7 @@ def _rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, cont
             context,
         )
         files = {f"{split}.jsonl": write_examples(examples) for split, examples in made.splits.items()}
-        write_files(targets, files | {FILE: made.template.dump()})
+        write_files(targets, files | {TEMPLATE_FILE: made.template.dump()})
         write_files(targets, {"targets.json": as_json(made.facts)})  # last: now it is whole
     target = folder / CANDIDATE
     wanted = SftConfig(str(target), (SftSource(str(targets)),), settings.base, settings.training, settings.evaluation)

@@ -13,7 +13,7 @@ from pipelines.database.settings import DatabaseSettings
 from pipelines.renew.settings import Sources
 from pipelines.renew.traces import NotATrace, read_turns
 from retrievers.errors import BadInput
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _pool(settings: DatabaseSettings, left_out: Counter[str]) -> Iterator[Any]:
         from pipelines.database.feedback import read_pool
         from pipelines.database.session import Database, Session
     except ModuleNotFoundError as error:
-        raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
+        raise RewriteError(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     session = Session(Database(settings))
     try:
         lines = session.run(read_pool, reading=True)

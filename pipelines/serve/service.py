@@ -23,7 +23,7 @@ from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
 from retrievers.trust.tiers import TrustSettings, guarded
 from retrievers.types import Ranking
-from rewrite.types import Ask
+from rewrite.types import RewriteRequest
 
 ALL = 1 << 30
 """More places than any ranking has."""
@@ -188,7 +188,7 @@ class SearchService:
         """The rewrite, early enough to be searched for."""
         if self.rewriting is None or task.loaded is None:
             raise Trouble("starting")
-        began, ask = time.monotonic(), Ask(utterance)
+        began, ask = time.monotonic(), RewriteRequest(utterance)
         if task.loaded.template.candidates and raw is not None:
             ranking = await asyncio.shield(raw)
             [ask] = task.snapshot.search.rewrite_inputs([utterance], [ranking], task.loaded.template)

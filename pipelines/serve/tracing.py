@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 _tracer: Any = None
 
@@ -21,7 +21,7 @@ def start() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise Unfit(
+        raise RewriteError(
             "traces need OpenTelemetry; run `pip install 'toolrewrite[traces]'`, or leave `traces` out"
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": "rewrite-serve"}))

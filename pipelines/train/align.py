@@ -18,10 +18,10 @@ from pipelines.train.training_sources import DevJudge, DevSettings, choose_dev, 
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.kind import Context
-from rewrite.align.settings import AlgoSettings, AlignTraining, DpoSettings, Limits
-from rewrite.folder import Card, save_folder
+from rewrite.align.settings import AlgoSettings, AlignTraining, CollapseLimits, DpoSettings
+from rewrite.folder import RewriterCard, save_rewriter
 from rewrite.settings import BackendSettings, TransformersSettings
-from rewrite.sft.distributed import first, wait
+from rewrite.sft.distributed import is_main_process, wait_for_all
 from rewrite.sft.examples import write_examples
 from rewrite.sft.reporting import check_reporters
 
@@ -40,7 +40,7 @@ class AlignConfig:
     reward: RewardSettings = field(default_factory=RewardSettings)
     training: AlignTraining = field(default_factory=AlignTraining)
     evaluation: DevSettings = field(default_factory=DevSettings)
-    collapse: Limits = field(default_factory=Limits)
+    collapse: CollapseLimits = field(default_factory=CollapseLimits)
     backend: BackendSettings = field(default_factory=TransformersSettings)
     """Who draws the answers that are scored before training."""
     queries: int = 0
@@ -53,7 +53,7 @@ class AlignConfig:
             raise BadInput("there is nothing to learn from: data names no targets", "data")
         if self.queries < 0 or self.check < 1:
             raise BadInput("queries must not be negative, check at least 1")
-        if self.backend.kind in ("rules", "written"):
+        if self.backend.kind in ("rules", "replay"):
             raise BadInput(f"{self.backend.kind} always answers the same; take a model", "backend")
 
 
@@ -63,19 +63,19 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     output, settings, seed = Path(config.output), config.evaluation, config.training.seed
     lessons = read_lessons(config.data, config.queries, seed)
     start = find_start(config.start, config.training.method, lessons)
-    if first():
+    if is_main_process():
         begin(output, config, _mark(start, lessons, config), resume)
     if is_finished(output):
         remove_checkpoints(output, config.training)
         return output / "rewriter"
-    from rewrite.align.alignment_trainer import Goal, Leg
-    from rewrite.sft.dev_eval_trainer import Task, rewritten
+    from rewrite.align.alignment_trainer import AlignTask, RunOptions
+    from rewrite.sft.dev_eval_trainer import TrainingTask, rewrite_dev
 
     reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
     reward.open()
     dev = choose_dev(lessons.sources, settings.queries, seed)
-    judge = DevJudge(lessons.sources, dev, settings, context, _seen(lessons)) if first() else None
-    task = Task(
+    judge = DevJudge(lessons.sources, dev, settings, context, _seen(lessons)) if is_main_process() else None
+    task = TrainingTask(
         start.model,
         lessons.template,
         (),
@@ -87,17 +87,17 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
         settings.batch_size,
         start.adapter,
     )
-    goal = Goal(task, lessons.queries, reward, config.collapse)
+    align_task = AlignTask(task, lessons.queries, reward, config.collapse)
     with room_to_train(output):
         from pipelines.train.algorithms import Work, run_algorithm
 
-        leg = Leg(config.training, output, resume, context.show_progress, cuda)
+        options = RunOptions(config.training, output, resume, context.show_progress, cuda)
         work = Work(config.start, config.backend, context, lambda trained: card(config, lessons, start, trained, None))
-        trained = run_algorithm(config.algo, goal, leg, work, config.check)
+        trained = run_algorithm(config.algo, align_task, options, work, config.check)
         if judge is not None:
             # What the best one wrote is known, unless it did so before the run was resumed.
             known = trained.written.get(trained.step)
-            tried = judge.fusion(known or rewritten(task, trained.model, trained.tokenizer, context.show_progress))
+            tried = judge.fusion(known or rewrite_dev(task, trained.model, trained.tokenizer, context.show_progress))
             metrics = {
                 "algo": config.algo.kind,
                 "raw": judge.raw(),
@@ -113,8 +113,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
             page = training_page(output, config.algo.kind, metrics)
             write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             finished = card(config, lessons, start, trained, tried[0])
-            save_folder(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
-    wait()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more
+            save_rewriter(output / "rewriter", trained.model, trained.tokenizer, finished, lessons.template)
+    wait_for_all()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more
     remove_checkpoints(output, config.training)
     return output / "rewriter"
 
@@ -125,11 +125,11 @@ def _seen(lessons: Lessons) -> set[tuple[str, str]]:
     return tuned | {(query.source, tool) for query in lessons.queries for tool in query.example.gold}
 
 
-def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chosen: FusionScore | None) -> Card:
+def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chosen: FusionScore | None) -> RewriterCard:
     """What the aligned rewriter says of itself."""
     best: dict[str, float] = [row for row in trained.history if row["step"] == trained.step][-1]
     splits = [each.split for each in config.data]
-    return Card(
+    return RewriterCard(
         base=start.base,
         base_fingerprint=start.base_fingerprint,
         method=config.training.method,
@@ -145,7 +145,7 @@ def card(config: AlignConfig, lessons: Lessons, start: Start, trained: Any, chos
             **trained.facts,
         },
         environment=environment(),
-        how=f"{config.algo.kind} after {start.said}",
+        trained_by=f"{config.algo.kind} after {start.said}",
     )
 
 

@@ -12,10 +12,10 @@ from pipelines.rewriters import RewriterSettings, find_parts
 from pipelines.train.training_sources import SftSource, Source, read_sources
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
-from rewrite.align.query import Query
-from rewrite.folder import open_folder
+from rewrite.align.query import AlignQuery
+from rewrite.folder import open_rewriter
 from rewrite.settings import BackendSettings
-from rewrite.sft.examples import mix, read_examples
+from rewrite.sft.examples import mix_examples, read_examples
 from rewrite.template import Template
 
 
@@ -56,7 +56,7 @@ class Lessons:
 
     sources: list[Source]
     """With the queries of fine-tuning as `train`."""
-    queries: list[Query]
+    queries: list[AlignQuery]
     template: Template
 
 
@@ -87,7 +87,7 @@ def read_lessons(data: Sequence[AlignSource], most: int, seed: int) -> Lessons:
                 f"{asked.targets} holds no queries out; make it with hold_out_queries or hold_out_tools, or set "
                 "split: train"
             )
-        mixed += [Query(source.name, example) for example in mix([(examples, asked.weight)], seed)]
+        mixed += [AlignQuery(source.name, example) for example in mix_examples([(examples, asked.weight)], seed)]
     random.Random(f"{seed}/queries").shuffle(mixed)
     return Lessons(sources, mixed[: most or None], template)
 
@@ -108,12 +108,12 @@ def find_start(settings: StartSettings, method: str, lessons: Lessons) -> Start:
     assert parts.model is not None  # a model in this process has a folder
     if settings.path is None:
         return Start(parts.model, None, settings.base or "", fingerprint(parts.model), "an untrained model")
-    folder = open_folder(Path(settings.path).expanduser())
+    folder = open_rewriter(Path(settings.path).expanduser())
     card = folder.card
     if folder.adapter is not None:
         if method == "full":
             raise BadInput("the policy is an adapter; merge it first with `rewrite-train merge`, or set method: lora")
-        return Start(parts.model, folder.adapter, card.base, card.base_fingerprint, card.how)
+        return Start(parts.model, folder.adapter, card.base, card.base_fingerprint, card.trained_by)
     if method == "full":
-        return Start(parts.model, None, card.base, card.base_fingerprint, card.how)
-    return Start(parts.model, None, str(folder.path), fingerprint(folder.path), card.how)
+        return Start(parts.model, None, card.base, card.base_fingerprint, card.trained_by)
+    return Start(parts.model, None, str(folder.path), fingerprint(folder.path), card.trained_by)

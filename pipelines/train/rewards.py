@@ -20,7 +20,7 @@ from retrievers.types import Ranking
 from reward.base import Attempt
 from reward.retrieval import RetrievalReward
 from reward.terms import TERMS, check_term
-from rewrite.align.query import Query
+from rewrite.align.query import AlignQuery
 from rewrite.template import Template
 from rewrite.types import Answer
 
@@ -93,12 +93,12 @@ class ToolReward:
         for name in self._places:
             self._reward(name)
 
-    def __call__(self, queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+    def __call__(self, queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
         """One number an answer."""
         values: list[float] = self.explain(queries, answers)["reward"].tolist()
         return values
 
-    def explain(self, queries: Sequence[Query], answers: Sequence[Answer]) -> dict[str, np.ndarray]:
+    def explain(self, queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> dict[str, np.ndarray]:
         """Every term by itself, and the reward; each retriever is asked once at most."""
         attempts = [self._attempt(query, answer) for query, answer in zip(queries, answers, strict=True)]
         found: dict[str, np.ndarray] = {"reward": np.zeros(len(attempts))}
@@ -108,7 +108,7 @@ class ToolReward:
                 found.setdefault(name, np.zeros(len(attempts)))[rows] = values
         return found
 
-    def _attempt(self, query: Query, answer: Answer) -> Attempt:
+    def _attempt(self, query: AlignQuery, answer: Answer) -> Attempt:
         rewrite = self._template.parse(answer)
         return Attempt(
             query.example.utterance,

@@ -15,9 +15,9 @@ from pipelines import config as configs
 from pipelines.runs import as_json, check_output, environment, write_files
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.files import disk_room
-from rewrite.folder import CARD
+from rewrite.folder import CARD_FILE
 from rewrite.settings import SftSettings
-from rewrite.sft.distributed import first
+from rewrite.sft.distributed import is_main_process
 from rewrite.types import Rewrite
 
 LOCK = ".lock"
@@ -30,7 +30,7 @@ def nobody(rewrites: Sequence[Rewrite]) -> dict[str, float]:
 
 def is_finished(output: Path) -> bool:
     """True where the run in a folder has come to its end."""
-    return (output / "rewriter" / CARD).exists()
+    return (output / "rewriter" / CARD_FILE).exists()
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def room_to_train(output: Path) -> Iterator[None]:
 
 def remove_checkpoints(output: Path, training: SftSettings) -> None:
     """Of a run that has ended, of all its rounds; by the first process, unless they are to be kept."""
-    if training.keep_checkpoints or not first():
+    if training.keep_checkpoints or not is_main_process():
         return
     for folder in (output / "checkpoints", *output.glob("round-*/checkpoints")):
         shutil.rmtree(folder, ignore_errors=True)  # who cannot remove them has his rewriter all the same

@@ -13,18 +13,14 @@ from pipelines.train.rewards import RewardSettings, ToolReward
 from pipelines.train.run_folder import begin_drawing
 from retrievers.errors import BadInput
 from retrievers.kind import Context
-from rewrite.align.completed import completed_pairs
-from rewrite.align.pairs import FILE, Pair, make_pairs, read_pairs, write_pairs
+from rewrite.align.pairs import PAIRS_FILE, Pair, make_pairs, write_pairs
 from rewrite.align.probe import Probe, probe
-from rewrite.align.query import Query, Reward
-from rewrite.align.samples import Sample, draw, read_samples
+from rewrite.align.query import AlignQuery
+from rewrite.align.samples import ScoredSample, draw_samples, read_samples
 from rewrite.align.settings import PairSettings, SampleSettings
 from rewrite.settings import BackendSettings, TransformersSettings
-from rewrite.sft.distributed import first, rank, wait, world
-from rewrite.template import FILE as TEMPLATE
-from rewrite.template import Template
-
-COMPLETED = "completed.jsonl"
+from rewrite.sft.distributed import is_main_process, rank, wait_for_all, world_size
+from rewrite.template import TEMPLATE_FILE as TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class DrawConfig:
             raise BadInput("there is nothing to learn from: data names no targets", "data")
         if self.queries < 0:
             raise BadInput("queries must not be negative", "queries")
-        if self.backend.kind in ("rules", "written"):
+        if self.backend.kind in ("rules", "replay"):
             raise BadInput(f"{self.backend.kind} always answers the same; take a model", "backend")
 
 
@@ -66,79 +62,52 @@ class PairsConfig(DrawConfig):
 
 def run_probe(config: DrawConfig, context: Context) -> Probe:
     """Draws, scores, and says whether there is anything to gain; probe.json is the last file written."""
-    found, _ = _judged(config, *_drawn(config, context))
-    if first():
+    _, samples = _drawn(config, context)
+    found = probe(samples, config.pairing)
+    if is_main_process():
         write_files(Path(config.output), {"probe.json": as_json(asdict(found))})
     return found
 
 
 def run_pairs(config: PairsConfig, context: Context) -> tuple[Probe, list[Pair]]:
     """Draws, scores and pairs; pairs.jsonl is the last file written."""
-    lessons, reward, samples = _drawn(config, context)
-    found, more = _judged(config, lessons, reward, samples)
-    pairs = make_pairs(samples, config.pairing) + more
-    files = {"probe.json": as_json(asdict(found)), TEMPLATE: lessons.template.dump(), FILE: write_pairs(pairs)}
-    if first():
+    lessons, samples = _drawn(config, context)
+    found, pairs = probe(samples, config.pairing), make_pairs(samples, config.pairing)
+    files = {"probe.json": as_json(asdict(found)), TEMPLATE: lessons.template.dump(), PAIRS_FILE: write_pairs(pairs)}
+    if is_main_process():
         write_files(Path(config.output), files)
     return found, pairs
 
 
-def _judged(
-    config: DrawConfig, lessons: Lessons, reward: ToolReward, samples: list[Sample]
-) -> tuple[Probe, list[Pair]]:
-    """What the samples say, and the pairs that are made of all of them together."""
-    more = completions(Path(config.output), samples, lessons.queries, reward, lessons.template, config.pairing)
-    return probe(samples, config.pairing, len(more)), more
-
-
-def completions(
-    folder: Path,
-    samples: list[Sample],
-    queries: list[Query],
-    reward: Reward,
-    template: Template,
-    pairing: PairSettings,
-    resume: bool = False,
-) -> list[Pair]:
-    """The pairs of completed answers, where they are asked for: made by the first of several processes and read by all,
-    so that no last digit of an encoder gives two of them different pairs; a run that goes on has them already."""
-    if not pairing.completed:
-        return []
-    if first() and not (resume and (folder / COMPLETED).is_file()):
-        pairs = completed_pairs(samples, queries, reward, template, pairing.completed)
-        write_files(folder, {COMPLETED: write_pairs(pairs)})
-    wait()
-    return read_pairs(folder / COMPLETED) if (folder / COMPLETED).stat().st_size else []
-
-
-def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, ToolReward, list[Sample]]:
+def _drawn(config: DrawConfig, context: Context) -> tuple[Lessons, list[ScoredSample]]:
     lessons = read_lessons(config.data, config.queries, config.samples.seed)
     find_start(config.start, "", lessons)
     reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
     reward.open()
-    if first():
+    if is_main_process():
         begin_drawing(Path(config.output), config)
     samples = drawn(Path(config.output), config.start, config.backend, lessons.queries, reward, config.samples, context)
-    return lessons, reward, samples
+    return lessons, samples
 
 
 def drawn(
     folder: Path,
     start: StartSettings,
     backend: BackendSettings,
-    queries: list[Query],
+    queries: list[AlignQuery],
     reward: ToolReward,
     settings: SampleSettings,
     context: Context,
-) -> list[Sample]:
+) -> list[ScoredSample]:
     """The samples of the queries; what the folder holds is not drawn again. Several processes share the work."""
     wanted = {query.key for query in queries}
     known = {sample.key for sample in read_samples(folder)} if folder.is_dir() else set()
     if not wanted <= known:
         asked = start.asked(backend)
         rewriter = load_rewriter(asked, find_parts(asked), context.device)
-        draw(rewriter, queries, reward, settings, folder, context.show_progress and first(), (rank(), world()))
+        progress, part = context.show_progress and is_main_process(), (rank(), world_size())
+        draw_samples(rewriter, queries, reward, settings, folder, progress, part)
         del rewriter
         free_memory()
-    wait()
+    wait_for_all()
     return [sample for sample in read_samples(folder) if sample.key in wanted]

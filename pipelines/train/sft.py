@@ -17,10 +17,10 @@ from pipelines.train.training_sources import DevJudge, DevSettings, SftSource, S
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.kind import Context
-from rewrite.folder import Card, save_folder
+from rewrite.folder import RewriterCard, save_rewriter
 from rewrite.settings import SftSettings
-from rewrite.sft.distributed import first, wait
-from rewrite.sft.examples import mix, write_examples
+from rewrite.sft.distributed import is_main_process, wait_for_all
+from rewrite.sft.examples import mix_examples, write_examples
 from rewrite.sft.reporting import check_reporters
 from rewrite.template import Template
 
@@ -49,20 +49,20 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     sources, template = read_sources(config.data)
     base = find_model(config.base)
     mark = _mark(base, sources, template)
-    if first():
+    if is_main_process():
         begin(output, config, mark, resume)
     if is_finished(output):
         remove_checkpoints(output, config.training)
         return output / "rewriter"
-    from rewrite.sft.dev_eval_trainer import Task, rewritten
+    from rewrite.sft.dev_eval_trainer import TrainingTask, rewrite_dev
     from rewrite.sft.train import train
 
     dev = choose_dev(sources, settings.queries, seed)
-    judge = DevJudge(sources, dev, settings, context) if first() else None
-    task = Task(
+    judge = DevJudge(sources, dev, settings, context) if is_main_process() else None
+    task = TrainingTask(
         base,
         template,
-        mix([(source.train, source.weight) for source in sources], seed),
+        mix_examples([(source.train, source.weight) for source in sources], seed),
         [example for examples in dev for example in examples],
         judge or nobody,
         settings.metric,
@@ -75,7 +75,7 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
         if judge is not None:
             # What the best one wrote is known, unless it did so before the run was resumed.
             known = trained.written.get(trained.step)
-            tried = judge.fusion(known or rewritten(task, trained.model, trained.tokenizer, context.show_progress))
+            tried = judge.fusion(known or rewrite_dev(task, trained.model, trained.tokenizer, context.show_progress))
             metrics = {
                 "raw": judge.raw(),
                 "best": trained.best,
@@ -87,17 +87,17 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
             page = training_page(output, "fine-tuning", metrics)
             write_files(output, {"metrics.json": as_json(metrics), "report.html": page})
             card = _card(config, sources, trained, tried[0], mark["base"])
-            save_folder(output / "rewriter", trained.model, trained.tokenizer, card, template)
-    wait()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more
+            save_rewriter(output / "rewriter", trained.model, trained.tokenizer, card, template)
+    wait_for_all()  # whoever returns finds the rewriter, and nobody reads a checkpoint any more
     remove_checkpoints(output, config.training)
     return output / "rewriter"
 
 
 def _card(
     config: SftConfig, sources: Sequence[Source], trained: Any, chosen: FusionScore, base_fingerprint: str
-) -> Card:
+) -> RewriterCard:
     best: dict[str, float] = next(row for row in trained.history if row["step"] == trained.step)
-    return Card(
+    return RewriterCard(
         base=config.base,
         base_fingerprint=base_fingerprint,
         method=config.training.method,

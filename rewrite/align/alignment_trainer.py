@@ -1,4 +1,4 @@
-"""What every alignment by TRL shares: dev judged before the first step and on the way, the distance, the collapse."""
+"""Parts shared by all alignment algorithms: evaluation on dev, collapse, and the choice of the model that is kept."""
 
 from __future__ import annotations
 
@@ -10,55 +10,56 @@ from typing import Any
 from peft import get_peft_model
 from transformers import Trainer
 
-from rewrite.align.blends import blended
+from rewrite.align.blends import choose_blend
 from rewrite.align.collapse import CollapseWatch
-from rewrite.align.query import Query, Reward
-from rewrite.align.settings import AlignTraining, Limits
-from rewrite.sft.callbacks import say
-from rewrite.sft.dev_eval_trainer import Judged, Task
-from rewrite.sft.distributed import world
-from rewrite.sft.run import Run, Trained, load_policy, new_adapter
+from rewrite.align.query import AlignQuery, RewardFunction
+from rewrite.align.settings import AlignTraining, CollapseLimits
+from rewrite.sft.callbacks import log_line
+from rewrite.sft.dev_eval_trainer import DevEvalTrainer, TrainingTask
+from rewrite.sft.distributed import world_size
+from rewrite.sft.models import load_policy, lora_config
+from rewrite.sft.run import TrainingResult, TrainingRun
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """What is to become better, how that is told, and when to give up."""
+class AlignTask:
+    """What is aligned: the policy and its dev set, the queries, the reward, and when to give up."""
 
-    task: Task
-    """Its base and adapter are where the policy starts."""
-    queries: Sequence[Query]
-    reward: Reward
-    limits: Limits
+    training: TrainingTask
+    """Its base and adapter are the policy's start."""
+    queries: Sequence[AlignQuery]
+    reward: RewardFunction
+    limits: CollapseLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
-    """How and where a run goes."""
+class RunOptions:
+    """Settings and folder of a run."""
 
     settings: AlignTraining
-    work: Path
+    folder: Path
     resume: bool
     progress: bool
     cuda: bool
 
-    def often(self, rows: int) -> int:
-        """Steps between two lines of figures: fifty lines a run, or one every ten steps."""
-        batch = self.settings.batch_size * self.settings.accumulate * world()
+    def logging_steps(self, rows: int) -> int:
+        """Steps between two log lines: fifty lines per run, or one every ten steps."""
+        batch = self.settings.batch_size * self.settings.gradient_accumulation_steps * world_size()
         return max(1, min(10, int(rows * self.settings.epochs / batch) // 50))
 
 
-class Aligned(Judged):
-    """Stands in front of TRL's trainers that know no dev set: the judge is all the evaluation."""
+class AlignmentTrainer(DevEvalTrainer):
+    """Mixin before TRL's trainers that have no dev set: retrieval on dev is the whole evaluation."""
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """What retrieval says of the policy."""
-        metrics = self.judgement()
-        Trainer.log(self, dict(metrics))  # past TRL's, which would mix the figures of training in
+        """Evaluates the policy on dev by retrieval."""
+        metrics = self.evaluate_policy()
+        Trainer.log(self, dict(metrics))  # not TRL's log, which would mix in the metrics of training
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """The policy itself: of a checkpoint that also holds the reference, the library loads the reference alone."""
+        """Loads the policy: of a checkpoint that also holds the reference, the library loads the reference alone."""
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         policy: Any = model or self.model
         if "ref" in getattr(policy, "peft_config", {}):
@@ -66,42 +67,53 @@ class Aligned(Judged):
             policy.set_adapter("default")
 
 
-def align(goal: Goal, leg: Leg, run: Run, trainer: Aligned, watch: CollapseWatch, facts: dict[str, Any]) -> Trained:
-    """Trains to the end, to patience's end or to collapse; the start is kept where no checkpoint beats it."""
-    watch.start = trainer.begin(leg.work)
-    over = watch.over(run.state.get("log_history", ()))
-    run.go(trainer, over=bool(over))
-    tokenizer = trainer.processing_class
-    done = run.trained(trainer, tokenizer, facts)
-    return kept(goal, leg.settings, done, watch.start, over or watch.reason)
+def run_alignment(
+    task: AlignTask,
+    options: RunOptions,
+    run: TrainingRun,
+    trainer: AlignmentTrainer,
+    watch: CollapseWatch,
+    facts: dict[str, Any],
+) -> TrainingResult:
+    """Trains until the end, early stopping or a collapse; keeps the start where no checkpoint beats it."""
+    watch.start = trainer.evaluate_start(options.folder)
+    reason = watch.stop_reason(run.state.get("log_history", ()))
+    run.train(trainer, is_over=bool(reason))
+    result = run.result(trainer, trainer.processing_class, facts)
+    return keep_best(task, options.settings, result, watch.start, reason or watch.reason)
 
 
-def kept(goal: Goal, settings: AlignTraining, trained: Trained, start: Mapping[str, float], collapse: str) -> Trained:
-    """The best one of the best checkpoint, its blends and the start, and what there is to say of it."""
-    task = goal.task
+def keep_best(
+    align_task: AlignTask,
+    settings: AlignTraining,
+    result: TrainingResult,
+    start: Mapping[str, float],
+    collapse: str,
+) -> TrainingResult:
+    """The best of the best checkpoint, its blends and the start."""
+    task = align_task.training
     before = start[f"eval_{task.metric}"]
     if collapse:
-        say(f"stopped: {collapse}; the best model so far is kept")
-    model = trained.model
+        log_line(f"stopped: {collapse}; the best model so far is kept")
+    model = result.model
     if hasattr(model, "peft_config") and "ref" in model.peft_config:
-        model.delete_adapter("ref")  # the reference has served
-    trained = blended(task, goal.limits, settings.blends, trained, start)
-    facts = trained.facts | {"collapse": collapse, "start": dict(start), "kept": "best"}
-    history = [{**start, "step": 0}, *trained.history]
-    if trained.best > before:
-        return replace(trained, facts=facts, history=history)
-    say(f"no checkpoint beats the start on dev ({task.metric} {before:.3f}): the start is kept")
+        model.delete_adapter("ref")
+    result = choose_blend(task, align_task.limits, settings.blends, result, start)
+    facts = result.facts | {"collapse": collapse, "start": dict(start), "kept": "best"}
+    history = [{**start, "step": 0}, *result.history]
+    if result.best > before:
+        return replace(result, facts=facts, history=history)
+    log_line(f"no checkpoint beats the start on dev ({task.metric} {before:.3f}): the start is kept")
     model = load_policy(task.base, task.adapter)
-    if (fresh := new_adapter(settings, task.adapter)) is not None:
-        model = get_peft_model(model, fresh)
-    model = model.to(trained.model.device)
-    return Trained(
-        model, trained.tokenizer, before, 0, history, facts | {"kept": "start", "blend": 0.0}, trained.written
-    )
+    if (adapter := lora_config(settings, task.adapter)) is not None:
+        model = get_peft_model(model, adapter)
+    facts |= {"kept": "start", "blend": 0.0}
+    model = model.to(result.model.device)
+    return replace(result, model=model, best=before, step=0, history=history, facts=facts)
 
 
-def frozen(task: Task) -> Any:
-    """A policy's start as a whole model that stays as it is: the reference."""
+def load_reference(task: TrainingTask) -> Any:
+    """The policy's start as a frozen model with the adapter merged in."""
     model = load_policy(task.base, task.adapter)
-    whole = model if task.adapter is None else model.merge_and_unload()
-    return whole.requires_grad_(False).eval()
+    merged = model if task.adapter is None else model.merge_and_unload()
+    return merged.requires_grad_(False).eval()

@@ -1,7 +1,7 @@
-"""Part of the way: weights between where a policy started and where it ended, chosen on dev.
+"""Blends: weights between a policy's start and its end, chosen on dev.
 
-What alignment teaches, how a tool is said best, comes with a drift of what was known before: which tools are meant.
-Both are not lost at the same rate on the way back.
+Alignment teaches better phrasing and loses some knowledge of which tools are meant. Going part of the way back does not
+lose both at the same rate.
 """
 
 from __future__ import annotations
@@ -12,66 +12,63 @@ from dataclasses import replace
 
 import torch
 
-from rewrite.align.collapse import collapsed
-from rewrite.align.settings import Limits
-from rewrite.sft.callbacks import say
-from rewrite.sft.dev_eval_trainer import Task, heard, looked_at
-from rewrite.sft.distributed import first
-from rewrite.sft.run import Trained, load_policy
-from rewrite.types import Rewrite
+from rewrite.align.collapse import collapse_reason
+from rewrite.align.settings import CollapseLimits
+from rewrite.sft.callbacks import log_line
+from rewrite.sft.dev_eval_trainer import TrainingTask, broadcast_metrics, evaluate_dev
+from rewrite.sft.distributed import is_main_process
+from rewrite.sft.models import load_policy
+from rewrite.sft.run import TrainingResult
 
 Weights = Mapping[str, torch.Tensor]
 
 
-def blended(
-    task: Task, limits: Limits, blends: tuple[float, ...], trained: Trained, start: Mapping[str, float]
-) -> Trained:
-    """The best of a trained policy and of mixtures of it with its start; of equals, the one that went further."""
-    if not blends or not trained.step:
-        return trained
-    model, started = trained.model, time.perf_counter()
-    # Beside the model, which a GPU still holds with all that trained it.
-    ended = {name: each.detach().to("cpu", copy=True) for name, each in model.named_parameters() if each.requires_grad}
-    begun = beginning(task, ended)
-    scores, best, share_of_best = {"1": trained.best}, trained, 1.0
+def choose_blend(
+    task: TrainingTask,
+    limits: CollapseLimits,
+    blends: tuple[float, ...],
+    result: TrainingResult,
+    start: Mapping[str, float],
+) -> TrainingResult:
+    """The best of a trained policy and its blends with the start; among equals, the one nearer to the end."""
+    if not blends or not result.step:
+        return result
+    model, started = result.model, time.perf_counter()
+    # On the CPU: the GPU still holds the model and its optimizer.
+    ended = {name: w.detach().to("cpu", copy=True) for name, w in model.named_parameters() if w.requires_grad}
+    begun = start_weights(task, ended)
+    scores, best, best_share = {"1": result.best}, result, 1.0
     for share in sorted(set(blends), reverse=True):
-        mix(trained, begun, ended, share)
-        rewrites, figures = _judged(task, trained)
-        score = figures[f"eval_{task.metric}"]
-        scores[f"{share:g}"] = score
-        why = collapsed(limits, figures, start)
-        say(f"dev with {share:.0%} of the way from the start: {task.metric} {score:.3f}" + (f"; {why}" if why else ""))
-        if score > best.best and not why:
-            row = {**figures, "step": trained.step, "blend": share}
-            written = {**trained.written, trained.step: rewrites}
-            best = replace(trained, best=score, history=[*trained.history, row], written=written)
-            share_of_best = share
-    mix(trained, begun, ended, share_of_best)
-    judged = best.facts.get("evaluation_seconds", 0.0) + round(time.perf_counter() - started, 1)
-    return replace(best, facts=best.facts | {"blend": share_of_best, "blends": scores, "evaluation_seconds": judged})
+        blend(result, begun, ended, share)
+        rewrites, metrics = evaluate_dev(task, model, result.tokenizer, False) if is_main_process() else ([], {})
+        metrics = broadcast_metrics(metrics)
+        score = scores[f"{share:g}"] = metrics[f"eval_{task.metric}"]
+        reason = collapse_reason(limits, metrics, start)
+        note = f"; {reason}" if reason else ""
+        log_line(f"dev with {share:.0%} of the way from the start: {task.metric} {score:.3f}{note}")
+        if score > best.best and not reason:
+            row = {**metrics, "step": result.step, "blend": share}
+            written = {**result.written, result.step: rewrites}
+            best = replace(result, best=score, history=[*result.history, row], written=written)
+            best_share = share
+    blend(result, begun, ended, best_share)
+    seconds = best.facts.get("evaluation_seconds", 0.0) + round(time.perf_counter() - started, 1)
+    return replace(best, facts=best.facts | {"blend": best_share, "blends": scores, "evaluation_seconds": seconds})
 
 
-def beginning(task: Task, ended: Weights) -> dict[str, torch.Tensor]:
-    """The weights that these were before the first step. An adapter that was new then changed nothing: it is as it
-    ended, with nothing in its second matrix."""
-    fresh = task.adapter is None and any("lora_" in name for name in ended)
-    start = {} if fresh else dict(load_policy(task.base, task.adapter).named_parameters())
+def start_weights(task: TrainingTask, ended: Weights) -> dict[str, torch.Tensor]:
+    """The trained weights before the first step. A new adapter changed nothing then: its second matrix was zero."""
+    is_new = task.adapter is None and any("lora_" in name for name in ended)
+    start = {} if is_new else dict(load_policy(task.base, task.adapter).named_parameters())
     return {
-        name: start[name].detach().to(each)
-        if name in start
-        else torch.zeros_like(each) if "lora_B" in name else each
-        for name, each in ended.items()
-    }  # fmt: skip
+        name: start[name].detach().to(w) if name in start else torch.zeros_like(w) if "lora_B" in name else w
+        for name, w in ended.items()
+    }
 
 
-def mix(trained: Trained, begun: Weights, ended: Weights, share: float) -> None:
-    """Leaves in the model the mixture of both, `share` of it what came out."""
+def blend(result: TrainingResult, begun: Weights, ended: Weights, share: float) -> None:
+    """Sets the model's weights to `share` of the way from `begun` to `ended`."""
     with torch.no_grad():
-        for name, each in trained.model.named_parameters():
+        for name, weight in result.model.named_parameters():
             if name in ended:
-                each.copy_(torch.lerp(begun[name], ended[name], share))  # one weight at a time goes to the device
-
-
-def _judged(task: Task, trained: Trained) -> tuple[list[Rewrite], dict[str, float]]:
-    rewrites, figures = looked_at(task, trained.model, trained.tokenizer, False) if first() else ([], {})
-    return rewrites, heard(figures)
+                weight.copy_(torch.lerp(begun[name], ended[name], share))  # one weight at a time goes to the device

@@ -1,11 +1,8 @@
-"""DPO by TRL: pairs of answers, the frozen reference's log-probabilities computed once before the first step.
-
-Where several processes train, the reference stays in memory and is asked on the way.
-"""
+"""DPO with TRL. The reference's log-probabilities are computed once before the first step; where several processes
+train, the reference stays in memory instead."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,41 +11,33 @@ from transformers import set_seed
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from rewrite.align.alignment_trainer import Aligned, Goal, Leg, align, frozen
+from rewrite.align.alignment_trainer import AlignmentTrainer, AlignTask, RunOptions, load_reference, run_alignment
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.pairs import Pair
 from rewrite.align.settings import DpoSettings
-from rewrite.backends.model_folder import load_tokenizer
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 from rewrite.sft import checkpoints
-from rewrite.sft.callbacks import say
-from rewrite.sft.dev_eval_trainer import Task
-from rewrite.sft.distributed import first, world
+from rewrite.sft.callbacks import log_line
+from rewrite.sft.dev_eval_trainer import TrainingTask
+from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.estimate import estimate
-from rewrite.sft.rows import Rows
-from rewrite.sft.run import (
-    Run,
-    Trained,
-    load_policy,
-    new_adapter,
-    padded,
-    quiet,
-    shared_arguments,
-    without_padding_mask,
-)
-from rewrite.sft.train import MANY, context
+from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
+from rewrite.sft.rows import TrainingRows
+from rewrite.sft.run import TrainingResult, TrainingRun, training_arguments
+from rewrite.sft.train import context_length, dataset_processes
+from rewrite.speedups.right_padding import drop_padding_mask
 from rewrite.template import Template
-from rewrite.types import Ask
+from rewrite.types import RewriteRequest
 
-SUNK = 3.0
-"""Nats by which the chosen answers may have become less likely before it is named as the reason for a bad end."""
+MAX_LOSS = 3.0
+"""Nats that the chosen answers may lose before this is named as the reason of a bad end."""
 
 
-class DpoAligned(Aligned, DPOTrainer):
-    """Trains as TRL does."""
+class DpoAlignmentTrainer(AlignmentTrainer, DPOTrainer):
+    """TRL's DPO trainer with the distance from the reference in its log."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """With the distance from the reference, told by how unlikely its own answers have become."""
+        """Adds the KL distance, estimated by how unlikely the reference's own answers have become."""
         metrics = self._metrics["train"]
         both = zip(metrics.get("rewards/chosen", ()), metrics.get("rewards/rejected", ()), strict=True)
         distances = [-(chosen + rejected) / 2 / float(self.beta) for chosen, rejected in both]
@@ -57,87 +46,93 @@ class DpoAligned(Aligned, DPOTrainer):
         super().log(logs, start_time)
 
 
-def train_dpo(goal: Goal, leg: Leg, pairs: Sequence[Pair], algo: DpoSettings, reference: Task | None = None) -> Trained:
-    """Trains on pairs. `reference` is where it lies when it is not the policy's own start."""
-    task, settings = goal.task, leg.settings
-    quiet(leg.progress)
-    tokenizer = padded(load_tokenizer(task.base))
-    rows, size = _rows(task.template, tokenizer, pairs, min(settings.most_tokens, context(task.base)))
-    if size.cut or size.dropped:
-        say(f"most_tokens {settings.most_tokens}: {size.cut} pairs lose candidates, {size.dropped} are left out")
-    folder = leg.work / "checkpoints"
-    alone = world() == 1  # several processes would look for the reference's figures in each other's temporary folders
+def train_dpo(
+    align_task: AlignTask,
+    options: RunOptions,
+    pairs: Sequence[Pair],
+    algo: DpoSettings,
+    reference: TrainingTask | None = None,
+) -> TrainingResult:
+    """Trains on pairs. `reference` is given where it is not the policy's own start."""
+    task, settings = align_task.training, options.settings
+    silence_progress(options.progress)
+    tokenizer = load_training_tokenizer(task.base)
+    dataset, rows = _build_rows(task.template, tokenizer, pairs, min(settings.max_tokens, context_length(task.base)))
+    if rows.cut or rows.dropped:
+        log_line(f"max_tokens {settings.max_tokens}: {rows.cut} pairs lose candidates, {rows.dropped} are left out")
+    folder = options.folder / "checkpoints"
+    alone = world_size() == 1  # several processes would look for cached log-probabilities in each other's folders
+    shared = training_arguments(folder, settings, task.metric, options.cuda)
     arguments = DPOConfig(
-        **shared_arguments(folder, settings, task.metric, leg.cuda) | {"logging_steps": leg.often(len(rows))},
+        **shared | {"logging_steps": options.logging_steps(len(dataset))},
         beta=algo.beta,
         loss_type=list(algo.loss),
         loss_weights=list(algo.weights) or None,
-        label_smoothing=algo.label_smoothing,
         max_length=None,
         precompute_ref_log_probs=alone,
-        dataset_num_proc=min(8, os.cpu_count() or 1) if len(pairs) > MANY else None,
+        dataset_num_proc=dataset_processes(len(pairs)),
     )
-    if first():
-        for line in estimate(task.base, settings, size, arguments.device, bool(arguments.bf16), world()).told():
-            say(line)
+    if is_main_process():
+        estimate(task.base, settings, rows, arguments.device, bool(arguments.bf16), world_size()).log()
         checkpoints.remove_torn(folder)
     arguments.distributed_state.wait_for_everyone()
-    run, watch = Run(leg.work, settings, task.metric, leg.resume, leg.progress), CollapseWatch(goal.limits)
+    run = TrainingRun(options.folder, settings, task.metric, options.resume, options.progress)
+    watch = CollapseWatch(align_task.limits)
     set_seed(settings.seed)
-    trainer = DpoAligned(
+    trainer = DpoAlignmentTrainer(
         task,
         run.recorder,
-        leg.progress,
+        options.progress,
         model=load_policy(task.base, task.adapter, settings.attention),
-        ref_model=None if reference is None else frozen(reference),
+        ref_model=None if reference is None else load_reference(reference),
         args=arguments,
-        train_dataset=rows,
-        eval_dataset=rows.select(range(1)),
+        train_dataset=dataset,
+        eval_dataset=dataset.select(range(1)),
         processing_class=tokenizer,
-        peft_config=new_adapter(settings, task.adapter),
+        peft_config=lora_config(settings, task.adapter),
         callbacks=[*run.callbacks(), watch],
     )
     model: Any = trainer.model
-    without_padding_mask(trainer)
+    drop_padding_mask(trainer)
     if alone and "ref" in getattr(model, "peft_config", {}):
-        model.delete_adapter("ref")  # its log-probabilities are known by now
-    facts = {"pairs": len(rows), "candidates_cut": size.cut, "pairs_dropped": size.dropped}
-    done = align(goal, leg, run, trainer, watch, facts)
-    lost = sunk(trainer.state.log_history, algo.beta)
-    if done.facts["kept"] == "start" and lost > SUNK:
-        say(
-            f"the chosen answers became less likely too, by {lost:.1f} nats each: give the loss `sft` more weight "
-            "(it is a mean over tokens: from half of beta times an answer's tokens on it holds them), or a lower rate"
+        model.delete_adapter("ref")  # its log-probabilities are computed by now
+    facts = {"pairs": len(dataset), "candidates_cut": rows.cut, "pairs_dropped": rows.dropped}
+    result = run_alignment(align_task, options, run, trainer, watch, facts)
+    lost = lost_likelihood(trainer.state.log_history, algo.beta)
+    if result.facts["kept"] == "start" and lost > MAX_LOSS:
+        log_line(
+            f"the chosen answers became less likely too, by {lost:.1f} nats each: give the loss `sft` more weight (it "
+            "is a mean over tokens: half of beta times an answer's tokens is enough), or lower the learning rate"
         )
-    return done
+    return result
 
 
-def sunk(history: Sequence[Mapping[str, float]], beta: float) -> float:
-    """By how many nats the chosen answers have become less likely than the reference has them, in the last quarter of
-    the steps that told it."""
-    told = [row["rewards/chosen"] for row in history if "rewards/chosen" in row]
-    last = told[-max(1, len(told) // 4) :]
+def lost_likelihood(history: Sequence[Mapping[str, float]], beta: float) -> float:
+    """Nats by which the chosen answers are less likely than in the reference, over the last quarter of the log."""
+    rewards = [row["rewards/chosen"] for row in history if "rewards/chosen" in row]
+    last = rewards[-max(1, len(rewards) // 4) :]
     return -sum(last) / len(last) / beta if last else 0.0
 
 
-def _rows(template: Template, tokenizer: Any, pairs: Sequence[Pair], most_tokens: int) -> tuple[Dataset, Rows]:
-    """Pairs as TRL takes them, without those that are too long (candidates go first, from the back); and their size,
-    with how many lost candidates or were left out."""
+def _build_rows(
+    template: Template, tokenizer: Any, pairs: Sequence[Pair], max_tokens: int
+) -> tuple[Dataset, TrainingRows]:
+    """TRL's dataset of the pairs that fit (candidates are cut from the end first), and its size."""
     rows: dict[str, list[Any]] = {"prompt": [], "chosen": [], "rejected": []}
     lengths, cut = list[int](), 0
     for pair in pairs:
         answers = [[{"role": "assistant", "content": text}] for text in (pair.chosen, pair.rejected)]
         most = min(len(pair.candidates), template.candidates)
         for shown in range(most, -1, -1):
-            prompt = template.render(Ask(pair.utterance, pair.candidates[:shown]))
-            sizes = [len(tokenizer.apply_chat_template([*prompt, *each], return_dict=False)) for each in answers]
-            if max(sizes) <= most_tokens:
+            prompt = template.render(RewriteRequest(pair.utterance, pair.candidates[:shown]))
+            sizes = [len(tokenizer.apply_chat_template([*prompt, *answer], return_dict=False)) for answer in answers]
+            if max(sizes) <= max_tokens:
                 lengths.append(sum(sizes))
                 cut += shown < most
                 for name, value in zip(rows, (prompt, *answers), strict=True):
                     rows[name].append(value)
                 break
     if not rows["prompt"]:
-        raise Unfit(f"no pair fits into {most_tokens} tokens; raise training.most_tokens")
-    left_out = len(pairs) - len(lengths)
-    return Dataset.from_dict(rows), Rows(rows["prompt"], [], sum(lengths), max(lengths), cut, left_out)
+        raise RewriteError(f"no pair fits into {max_tokens} tokens; raise training.max_tokens")
+    dropped = len(pairs) - len(lengths)
+    return Dataset.from_dict(rows), TrainingRows(rows["prompt"], [], sum(lengths), max(lengths), cut, dropped)

@@ -1,4 +1,4 @@
-"""What an alignment learns from: queries of several data sets, and a reward that knows which is which."""
+"""Queries of several data sets, and the type of a reward over them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from rewrite.types import Answer
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A query of a data set."""
+class AlignQuery:
+    """An example of one data set."""
 
     source: str
     example: Example
 
     @property
     def key(self) -> str:
-        """Its name among the queries of all data sets."""
+        """Name of the query among those of all data sets."""
         return f"{self.source}/{self.example.id}"
 
 
-Reward = Callable[[Sequence[Query], Sequence[Answer]], list[float]]
-"""One number for every answer to the query beside it. Trouble is raised; failure is never a number."""
+RewardFunction = Callable[[Sequence[AlignQuery], Sequence[Answer]], list[float]]
+"""One reward per answer to the query of the same index. Failures are raised; a failure is never a number."""
 
 
-def unique(queries: Sequence[Query]) -> list[Query]:
-    """Each query once, in the order of their first appearance."""
+def unique_queries(queries: Sequence[AlignQuery]) -> list[AlignQuery]:
+    """Each query once, in the order of first appearance."""
     return list({query.key: query for query in queries}.values())

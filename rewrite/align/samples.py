@@ -1,6 +1,6 @@
-"""Several answers a query, scored: drawn in chunks, each on the disk before the next, so that a kill costs one chunk.
+"""Scored samples: several answers per query, drawn in chunks. A chunk is on disk before the next one is drawn.
 
-A chunk has its own seed, so that it is the same whoever draws it: after a kill, or in another of several processes.
+Every chunk has its own seed, so that it is the same after a kill, and whichever of several processes draws it.
 """
 
 from __future__ import annotations
@@ -8,148 +8,127 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from rewrite.align.query import Query, Reward, unique
+from rewrite.align.query import AlignQuery, RewardFunction, unique_queries
 from rewrite.align.settings import SampleSettings
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
-from rewrite.template import Template, uncut
+from rewrite.template import drop_cut_line
 from rewrite.types import Answer
-from rewrite.votes import in_order, voted
 
 PATTERN = "samples-*.jsonl"
-EVEN = 1e-9
-"""Rewards that differ by less are the same."""
-PER_ANSWER = ("answers", "readable", "finished", "rewards")
+EQUAL = 1e-9
+"""Rewards that differ by less are equal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The answers to one query, and what they earned."""
+class ScoredSample:
+    """The answers to one query and their rewards."""
 
     source: str
     id: str
     utterance: str
     candidates: tuple[str, ...]
     answers: tuple[str, ...]
-    """As they are read, and so learned from: without the line in whose midst a cap ended one."""
+    """As they are read and learned from: without a last line that was cut at the token limit. Empty: the query was too
+    long."""
     readable: tuple[bool, ...]
     finished: tuple[bool, ...]
-    """False where a cap ended an answer."""
+    """False where an answer was cut at the token limit."""
     rewards: tuple[float, ...]
     raw: float
-    """What leaving the query alone earns."""
+    """Reward of leaving the query alone."""
     oracle: float
-    """What the target earns."""
-    joined: bool = False
-    """Whether the last answer was put together of the others' lines; one of the others may say the same."""
+    """Reward of the target."""
     target: str = ""
-    """What the data set has for this query."""
+    """The data set's answer to this query."""
 
     @property
     def key(self) -> str:
-        """The query's."""
+        """Name of the query among those of all data sets."""
         return f"{self.source}/{self.id}"
 
-    @property
-    def own(self) -> Sample:
-        """With the answers alone that the policy wrote."""
-        if not self.joined:
-            return self
-        kept = {name: getattr(self, name)[:-1] for name in PER_ANSWER}
-        return replace(self, **kept, joined=False)
 
-
-def draw(
+def draw_samples(
     rewriter: Rewriter,
-    queries: Sequence[Query],
-    reward: Reward,
+    queries: Sequence[AlignQuery],
+    reward: RewardFunction,
     settings: SampleSettings,
     folder: Path,
     progress: bool = False,
     part: tuple[int, int] = (0, 1),
 ) -> None:
-    """Draws what the folder does not hold yet; of several processes each (number, of how many) takes its chunks."""
+    """Draws the samples that the folder lacks; `part` is this process's rank and the number of processes."""
     folder.mkdir(parents=True, exist_ok=True)
-    number, count = part
-    path = folder / f"samples-{number}.jsonl"
+    rank, world_size = part
+    path = folder / f"samples-{rank}.jsonl"
     _cut_torn(path)
-    known, each = {sample.key for sample in read_samples(folder)}, unique(queries)
-    starts = range(0, len(each), settings.chunk)
-    mine = [start for start in starts if start // settings.chunk % count == number]
-    bar = tqdm(mine, desc="sampling", unit="chunk", disable=None) if progress and len(mine) > 1 else mine
-    for start in bar:
-        chunk = each[start : start + settings.chunk]
+    known, wanted = {sample.key for sample in read_samples(folder)}, unique_queries(queries)
+    size = settings.chunk_size
+    mine = [start for start in range(0, len(wanted), size) if start // size % world_size == rank]
+    for start in tqdm(mine, desc="sampling", unit="chunk", disable=None) if progress and len(mine) > 1 else mine:
+        chunk = wanted[start : start + size]
         if all(query.key in known for query in chunk):
             continue
-        seed = settings.seed * 1_000_003 + start // settings.chunk
+        seed = settings.seed * 1_000_003 + start // size
         drawn = _score(rewriter, chunk, reward, settings, seed)
         _append(path, [sample for sample in drawn if sample.key not in known])
 
 
 def _score(
-    rewriter: Rewriter, queries: Sequence[Query], reward: Reward, settings: SampleSettings, seed: int
-) -> list[Sample]:
-    sampling = Sampling(settings.temperature, settings.top_p, settings.answers, settings.most_tokens, seed)
+    rewriter: Rewriter, queries: Sequence[AlignQuery], reward: RewardFunction, settings: SampleSettings, seed: int
+) -> list[ScoredSample]:
+    sampling = Sampling(settings.temperature, 1.0, settings.answers, settings.max_tokens, seed)
     template = rewriter.template
-    found = rewriter.samples([query.example.ask for query in queries], sampling)
-    asked: list[Query] = []
+    rewrites_of = rewriter.sample([query.example.request for query in queries], sampling)
+    targets = [template.write(query.example.lines) for query in queries]
+    scored: list[AlignQuery] = []
     answers: list[Answer] = []
-    most = min(settings.joined, template.most_lines)
-    together = [template.write(in_order(lines, each)) if (lines := voted(each, most)) else "" for each in found]
-    for query, rewrites, more in zip(queries, found, together, strict=True):
+    for query, rewrites, target in zip(queries, rewrites_of, targets, strict=True):
         if rewrites[0].status != "too-long":
-            written = [Answer(each.answer, each.tokens, each.finished) for each in rewrites]
-            written += [Answer(more, 0)] if more else []
-            answers += [*written, Answer(template.none, 0), Answer(_target(query, template), 0)]
-            asked += [query] * (len(written) + 2)
-    rewards = reward(asked, answers) if asked else []
-    samples, start = [], 0
-    for query, rewrites, more in zip(queries, found, together, strict=True):
+            answers += [Answer(rewrite.answer, rewrite.tokens, rewrite.finished) for rewrite in rewrites]
+            answers += [Answer(template.none, 0), Answer(target, 0)]
+            scored += [query] * (len(rewrites) + 2)
+    rewards = iter(reward(scored, answers) if scored else [])
+    samples = []
+    for query, rewrites, target in zip(queries, rewrites_of, targets, strict=True):
         example = query.example
         facts = (query.source, example.id, example.utterance, example.candidates)
         if rewrites[0].status == "too-long":
-            samples.append(Sample(*facts, (), (), (), (), 0.0, 0.0))
+            samples.append(ScoredSample(*facts, (), (), (), (), 0.0, 0.0))
             continue
-        count = settings.answers + bool(more) + 2
-        *earned, raw, oracle = rewards[start : start + count]
-        start += count
-        whole = (True,) * bool(more)
-        readable = tuple(each.status != "unparseable" for each in rewrites) + whole
-        finished = tuple(each.finished for each in rewrites) + whole
-        texts = tuple(uncut(each.answer, each.finished) for each in rewrites) + (more,) * bool(more)
-        target = _target(query, template)
-        samples.append(Sample(*facts, texts, readable, finished, tuple(earned), raw, oracle, bool(more), target))
+        earned = tuple(next(rewards) for _ in rewrites)
+        raw, oracle = next(rewards), next(rewards)
+        texts = tuple(drop_cut_line(rewrite.answer, rewrite.finished) for rewrite in rewrites)
+        readable = tuple(rewrite.status != "unparseable" for rewrite in rewrites)
+        finished = tuple(rewrite.finished for rewrite in rewrites)
+        samples.append(ScoredSample(*facts, texts, readable, finished, earned, raw, oracle, target))
     return samples
 
 
-def _target(query: Query, template: Template) -> str:
-    return template.write(query.example.lines)
-
-
-def read_samples(folder: Path) -> list[Sample]:
-    """All samples of a folder whose query had room for an answer or not, in the order of their keys."""
-    found: dict[str, Sample] = {}
+def read_samples(folder: Path) -> list[ScoredSample]:
+    """All samples of a folder, ordered by key; those of too long queries have no answers."""
+    samples: dict[str, ScoredSample] = {}
     for path in sorted(folder.glob(PATTERN)):
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
             try:
                 row: dict[str, Any] = json.loads(line)
-                for name in ("candidates", *PER_ANSWER):
+                for name in ("candidates", "answers", "readable", "finished", "rewards"):
                     row[name] = tuple(row[name])
-                sample = Sample(**row)
+                sample = ScoredSample(**row)
             except (ValueError, KeyError, TypeError) as error:
-                raise Unfit(f"{path}:{number}: not a sample; remove the file, and it is drawn again") from error
-            found.setdefault(sample.key, sample)
-    return [found[key] for key in sorted(found)]
+                raise RewriteError(f"{path}:{number}: not a sample; remove the file to draw it again") from error
+            samples.setdefault(sample.key, sample)
+    return [samples[key] for key in sorted(samples)]
 
 
-def _append(path: Path, samples: Sequence[Sample]) -> None:
+def _append(path: Path, samples: Sequence[ScoredSample]) -> None:
     text = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
     with path.open("ab") as stream:
         stream.write(text.encode())
@@ -158,7 +137,7 @@ def _append(path: Path, samples: Sequence[Sample]) -> None:
 
 
 def _cut_torn(path: Path) -> None:
-    """Cuts off the line in whose midst a process died."""
+    """Cuts off a last line that a killed process wrote only in part."""
     if path.is_file():
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""What every backend can do, and the one place that makes them."""
+"""The protocol of all backends, and the one function that makes them."""
 
 from __future__ import annotations
 
@@ -7,73 +7,74 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
+from rewrite.errors import RewriteError
 from rewrite.settings import BackendSettings, Sampling
 from rewrite.types import Answer, Prompt
 
 
-class Room(Protocol):
-    """What can be told of a model's room."""
+class TokenBudget(Protocol):
+    """The part of a backend that knows how long prompts may be."""
 
     @property
-    def tells_too_long(self) -> bool:
+    def rejects_long_prompts(self) -> bool:
         """True where a prompt that is too long comes back without answers: it need not be counted before."""
         ...
 
     @property
     def context(self) -> int | None:
-        """Tokens that prompt and answer may have together; None where nobody knows."""
+        """Tokens of prompt and answer together; None where unknown."""
         ...
 
     def count(self, prompts: Sequence[Prompt]) -> list[int] | None:
-        """Tokens of each prompt, chat template and all; None where this backend cannot tell."""
+        """Tokens of each prompt, chat template included; None where this backend cannot count."""
         ...
 
 
-class Backend(Room, Protocol):
+class Backend(TokenBudget, Protocol):
     """A model that answers prompts."""
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
     ) -> list[list[Answer]]:
-        """`sampling.answers` answers a prompt, in the prompts' order. No answer is ever made up: trouble is raised.
+        """`sampling.answers` answers per prompt, in the prompts' order. Failures are raised, never answered.
 
-        No answers at all for a prompt that turns out too long only when asked, where `count` could not tell.
+        A prompt that only generation finds too long, where `count` could not tell, gets no answers.
         """
         ...
 
 
-class WithoutModel:
-    """Room without end: what answers without a model reads texts of any length, and counts no tokens."""
+class ModelFreeBackend:
+    """Base of backends without a model: texts of any length, no tokens. Their config names no model."""
 
-    tells_too_long = True
+    rejects_long_prompts = True
+    context = None
 
-    @property
-    def context(self) -> None:
-        """Nothing is too long."""
-        return None
+    def __init__(self, model: Path | None, adapter: Path | None) -> None:
+        if model is not None or adapter is not None:
+            raise RewriteError("rules and replayed rewrites need no model; leave `base` and `path` out")
 
     def count(self, prompts: Sequence[Prompt]) -> None:
-        """There are no tokens."""
+        """Counts nothing: there are no tokens."""
         return None
 
 
-KINDS = {
+BACKENDS = {
     "transformers": "rewrite.backends.in_process:TransformersBackend",
     "vllm": "rewrite.backends.vllm_engine:VllmBackend",
     "server": "rewrite.backends.server:ServerBackend",
     "rules": "rewrite.backends.rules:RulesBackend",
-    "written": "rewrite.backends.replay:WrittenBackend",
+    "replay": "rewrite.backends.replay:ReplayBackend",
 }
 
 
 def make_backend(
     settings: BackendSettings, model: Path | None, adapter: Path | None = None, device: str | None = None
 ) -> Backend:
-    """The backend that these settings ask for, with the model of a folder and, where given, a LoRA adapter on it.
+    """The backend of these settings, with the model of a folder and, where given, a LoRA adapter on it.
 
-    A server has its model already, rules and what is written need none: `model` is then None. An adapter is loaded into
-    a server by its path.
+    `model` is None for a server, which has its model already, for rules and for replay. A server loads an adapter from
+    its path.
     """
-    module, _, name = KINDS[settings.kind].partition(":")
+    module, _, name = BACKENDS[settings.kind].partition(":")
     backend: Backend = getattr(import_module(module), name)(settings, model, adapter, device)
     return backend

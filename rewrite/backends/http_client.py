@@ -1,6 +1,6 @@
-"""Requests to a server, sent again for as long as it makes sense: 429, 5xx, connections that fail, timeouts.
+"""HTTP requests with retries after 429, 5xx, failed connections and timeouts.
 
-The key comes from an environment variable and is in no message: a server that repeats it is not quoted with it.
+The API key comes from an environment variable and appears in no message, even where a server repeats it.
 """
 
 from __future__ import annotations
@@ -14,63 +14,65 @@ from typing import Any
 
 import httpx
 
-from rewrite.errors import BackendDown, Unfit
+from rewrite.errors import BackendDown, RewriteError
 from rewrite.settings import ServerSettings
 
 FIRST_WAIT = 0.5
-"""Seconds before the second try at the most; every further wait may be twice as long."""
-LONGEST_WAIT = 60.0
-"""Seconds that a server may ask to be left alone; one that wants more is down."""
+"""Maximum seconds before the second attempt; the maximum doubles with every further one."""
+MAX_RETRY_AFTER = 60.0
+"""Seconds that a server may ask to wait (Retry-After); one that asks for more counts as down."""
 
 
 class HttpClient:
-    """One server, its key, and how often it is asked again."""
+    """Client of one server."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.url = settings.url.rstrip("/")
         self._timeout, self._retries = settings.timeout, settings.retries
         self._key = os.environ.get(settings.key_variable, "").strip()
-        if not _plain(self.url):
-            raise Unfit(
-                "the url of a server is like http://localhost:8000/v1 and holds no password; "
+        if not _is_plain(self.url):
+            raise RewriteError(
+                "a server's url is like http://localhost:8000/v1 and holds no password; "
                 f"put the key into ${settings.key_variable}"
             )
         if not (self._key.isascii() and self._key.isprintable()):
-            raise Unfit(f"${settings.key_variable} is no API key: it holds more than plain letters")
+            raise RewriteError(
+                f"${settings.key_variable} is no API key: it holds characters other than printable ASCII"
+            )
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
             timeout=httpx.Timeout(settings.timeout, pool=None),
             limits=httpx.Limits(max_connections=settings.concurrency),
         )
-        self._random = random.Random()  # the caller's random numbers are the caller's
+        self._random = random.Random()  # leaves the global random numbers alone
 
     def send(
-        self, method: str, url: str, body: Any = None, stop: Event | None = None, again: bool = True
+        self, method: str, url: str, body: Any = None, stop: Event | None = None, retry: bool = True
     ) -> httpx.Response:
-        """A response that is the server's word, good or bad; BackendDown where there is none.
+        """The server's final response, success or refusal; BackendDown where there is none.
 
-        `stop` ends the waiting. `again` is False where any response is such a word, even a 5xx.
+        `stop` ends the waiting. Without `retry` any response is final, even a 5xx.
         """
         stop, reason = stop or Event(), ""
         for attempt in range(self._retries + 1):
-            asked = 0.0
+            delay = 0.0
             try:
-                response = self._whole(method, url, body)
-                if not again or (response.status_code not in (408, 429) and response.status_code < 500):
+                response = self._request(method, url, body)
+                if not retry or (response.status_code not in (408, 429) and response.status_code < 500):
                     return response
-                reason, asked = self.message(response), _retry_after(response)
+                reason, delay = self.message(response), _retry_after(response)
             except httpx.TimeoutException:
                 reason = f"no answer within {self._timeout:g} seconds"
             except httpx.RequestError as error:
                 reason = str(error) or type(error).__name__
-            wait = asked + self._random.uniform(0, FIRST_WAIT * 2**attempt)
-            if asked > LONGEST_WAIT or attempt == self._retries or stop.wait(wait):
+            wait = delay + self._random.uniform(0, FIRST_WAIT * 2**attempt)
+            if delay > MAX_RETRY_AFTER or attempt == self._retries or stop.wait(wait):
                 break
-        raise BackendDown(f"the server {self.url} does not answer ({reason}); is it up, and is its url right?")
+        raise BackendDown(f"the server {self.url} does not answer ({reason}); check that it runs, and its url")
 
-    def _whole(self, method: str, url: str, body: Any) -> httpx.Response:
-        """A response that came within the timeout: the library's own is for each piece of one, and some servers send
-        empty lines for as long as they compute."""
+    def _request(self, method: str, url: str, body: Any) -> httpx.Response:
+        """A response that is complete within the timeout: the library's own timeout is per chunk, and some servers send
+        empty lines while they compute."""
         deadline, pieces = time.monotonic() + self._timeout, list[bytes]()
         with self._client.stream(method, url, json=body) as response:
             for piece in response.iter_raw():
@@ -82,11 +84,11 @@ class HttpClient:
         )
 
     def message(self, response: httpx.Response) -> str:
-        """The server's own words, less the key should it repeat it."""
+        """The server's error message without the key."""
         try:
             facts = response.json()
-            told = facts.get("error", facts)
-            text = told.get("message") or told.get("detail") if isinstance(told, dict) else told
+            error = facts.get("error", facts)
+            text = error.get("message") or error.get("detail") if isinstance(error, dict) else error
         except (ValueError, AttributeError):
             text = None
         words = " ".join(str(text or response.text).split())
@@ -94,7 +96,7 @@ class HttpClient:
         return f"{response.status_code} {words[:300]}".strip()
 
 
-def _plain(url: str) -> bool:
+def _is_plain(url: str) -> bool:
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:
@@ -103,13 +105,13 @@ def _plain(url: str) -> bool:
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds for which the server asks to be left alone, told as seconds or as a date."""
-    told = response.headers.get("Retry-After", "0")
+    """Seconds of the Retry-After header, which holds seconds or a date."""
+    value = response.headers.get("Retry-After", "0")
     try:
-        seconds = float(told)
+        seconds = float(value)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(told).timestamp() - time.time()
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
         except ValueError:
             return 0.0
     return max(0.0, seconds)

@@ -1,25 +1,23 @@
-"""Rules in place of a model: what a model has to beat, and an answer where there is none."""
+"""Rules in place of a model: the baseline for every model, and the answer where there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rewrite.backends.base import WithoutModel
-from rewrite.errors import Unfit
-from rewrite.rules import clauses, reduced
+from rewrite.backends.base import ModelFreeBackend
+from rewrite.rules import reduce_text, split_clauses
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.types import Answer, Prompt
 
 
-class RulesBackend(WithoutModel):
-    """Answers with the last message's own clauses, reduced; NONE where there is nothing to reduce."""
+class RulesBackend(ModelFreeBackend):
+    """Answers with the last message's own clauses, reduced; NONE where nothing can be reduced."""
 
     def __init__(
         self, settings: RulesSettings, model: Path | None = None, adapter: Path | None = None, device: str | None = None
     ) -> None:
-        if model is not None or adapter is not None:
-            raise Unfit("rules need no model; leave `base` and `path` out")
+        super().__init__(model, adapter)
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
@@ -29,5 +27,5 @@ class RulesBackend(WithoutModel):
 
 
 def _answer(utterance: str) -> str:
-    short = [reduced(clause) or clause for clause in clauses(utterance)] or [reduced(utterance)]
+    short = [reduce_text(clause) or clause for clause in split_clauses(utterance)] or [reduce_text(utterance)]
     return "\n".join(f"- {line}" for line in short if line) or "NONE"

@@ -1,7 +1,7 @@
-"""Prompts in, answers out, without an end: for jobs that are too large for one list.
+"""Streams: prompts in, answers out, for jobs too large for one list.
 
-A backend that can take a prompt while it answers others has a `stream` of its own and is never idle. Any other one
-answers what it was given before it takes more.
+A backend that takes prompts while it answers others has its own `stream` and is never idle. Any other one answers one
+batch after the other.
 """
 
 from __future__ import annotations
@@ -13,74 +13,76 @@ from rewrite.backends.base import Backend
 from rewrite.settings import Sampling
 from rewrite.types import Answer, Prompt
 
-Answered = tuple[str, list[Answer] | str]
-"""A prompt's key, and its answers or why this one prompt gets none."""
+StreamResult = tuple[str, list[Answer] | str]
+"""A prompt's key, and its answers or the reason why this one prompt gets none."""
 
 
 class Stream(Protocol):
-    """Prompts on their way through a backend."""
+    """Prompts in flight through a backend."""
 
     @property
-    def room(self) -> int:
-        """How many more prompts it takes now."""
+    def capacity(self) -> int:
+        """Number of further prompts that it takes now."""
         ...
 
     @property
     def overlaps(self) -> bool:
-        """True where prompts that come later do not wait for earlier ones; what is asked together is then chance."""
+        """True where later prompts do not wait for earlier ones; batches then depend on timing."""
         ...
 
     def push(self, prompts: Sequence[tuple[str, Prompt]]) -> None:
-        """Takes prompts, each under a key of its own; no more than there is room for."""
+        """Takes prompts, each with a unique key; no more than the capacity."""
         ...
 
-    def pull(self) -> list[Answered]:
-        """What is answered by now; waits for the first where nothing is. Trouble of the backend is raised."""
+    def pull(self) -> list[StreamResult]:
+        """Finished prompts; waits for the first one. Failures of the backend are raised."""
         ...
 
     def close(self) -> None:
-        """Drops what is under way."""
+        """Drops the prompts in flight."""
         ...
 
 
 @runtime_checkable
-class Streaming(Protocol):
-    """A backend with a stream of its own."""
+class StreamingBackend(Protocol):
+    """A backend with its own stream."""
 
     def stream(self, sampling: Sampling) -> Stream:
-        """A new stream; one at a time."""
+        """Opens a stream; one at a time."""
         ...
 
 
-class ByBatches:
-    """The stream of a backend that has none: all that was pushed is answered at once."""
+class BatchStream:
+    """The stream of a backend without its own: all pushed prompts are answered together."""
 
     overlaps = False
 
-    def __init__(self, backend: Backend, sampling: Sampling, most: int) -> None:
-        self._backend, self._sampling, self._most = backend, sampling, most
+    def __init__(self, backend: Backend, sampling: Sampling, size: int) -> None:
+        self._backend, self._sampling, self._size = backend, sampling, size
         self._held: list[tuple[str, Prompt]] = []
 
     @property
-    def room(self) -> int:
-        """How many more prompts it takes now."""
-        return self._most - len(self._held)
+    def capacity(self) -> int:
+        """Number of further prompts that it takes now."""
+        return self._size - len(self._held)
 
     def push(self, prompts: Sequence[tuple[str, Prompt]]) -> None:
-        """Takes prompts, each under a key of its own."""
+        """Takes prompts, each with a unique key."""
         self._held.extend(prompts)
 
-    def pull(self) -> list[Answered]:
-        """Answers all that was pushed."""
+    def pull(self) -> list[StreamResult]:
+        """Answers all pushed prompts."""
         held, self._held = self._held, []
         answers = self._backend.generate([prompt for _, prompt in held], self._sampling)
-        return [(key, found) for (key, _), found in zip(held, answers, strict=True)]
+        return [(key, answered) for (key, _), answered in zip(held, answers, strict=True)]
 
     def close(self) -> None:
-        """Drops what was pushed."""
+        """Drops the pushed prompts."""
         self._held = []
 
 
-def open_stream(backend: Backend, sampling: Sampling, most: int) -> Stream:
-    """The backend's own stream, or batches of at most `most` prompts."""
-    return backend.stream(sampling) if isinstance(backend, Streaming) else ByBatches(backend, sampling, most)
+def open_stream(backend: Backend, sampling: Sampling, batch_size: int) -> Stream:
+    """The backend's own stream, or batches of at most `batch_size` prompts."""
+    if isinstance(backend, StreamingBackend):
+        return backend.stream(sampling)
+    return BatchStream(backend, sampling, batch_size)

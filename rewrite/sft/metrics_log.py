@@ -1,4 +1,4 @@
-"""metrics.jsonl and samples.md: what a run tells as it goes. A resumed run cuts both back to where it goes on from."""
+"""metrics.jsonl and samples.md of a run. A resumed run cuts both back to the step that it resumes from."""
 
 from __future__ import annotations
 
@@ -10,50 +10,60 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FIGURES, SAMPLES = "metrics.jsonl", "samples.md"
+METRICS_FILE, SAMPLES_FILE = "metrics.jsonl", "samples.md"
 _SECTION = re.compile(r"^## step (\d+):", re.MULTILINE)
 
 
-class Journal:
-    """Appends figures and samples, with the seconds that the run has taken so far, earlier legs included."""
+class MetricsLog:
+    """Appends metrics and samples, with the run's seconds so far, earlier legs included."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Goes on after `step`: what stands there of later ones, which will be done again, is removed."""
-        self._figures, self._samples = folder / FIGURES, folder / SAMPLES
-        kept = [row for row in _rows(self._figures) if row["step"] <= step]
-        self._before = max((float(row["seconds"]) for row in kept), default=0.0)
-        # The library sums up every leg when it ends; only the last one's sum is the run's.
-        _write(self._figures, "".join(_line(row) for row in kept if "train_runtime" not in row))
-        _write(self._samples, _upto(self._samples, step))
+        """Resumes after `step`: entries of later steps, which will be done again, are removed."""
+        self._metrics, self._samples = folder / METRICS_FILE, folder / SAMPLES_FILE
+        rows = [row for row in _read_rows(self._metrics) if row["step"] <= step]
+        self._seconds_before = max((float(row["seconds"]) for row in rows), default=0.0)
+        # The library writes a summary at the end of every leg; only the last one is the run's.
+        _replace(self._metrics, "".join(_to_line(row) for row in rows if "train_runtime" not in row))
+        text = self._samples.read_text(encoding="utf-8", errors="replace") if self._samples.is_file() else ""
+        later = next((match.start() for match in _SECTION.finditer(text) if int(match[1]) > step), None)
+        _replace(self._samples, text[:later])
         self._started = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Since the run began, without the time between its legs."""
-        return round(self._before + time.monotonic() - self._started, 1)
+        """Seconds since the run began, without the time between its legs."""
+        return round(self._seconds_before + time.monotonic() - self._started, 1)
 
     @property
-    def here(self) -> float:
-        """Of these seconds those since the run was started or resumed."""
-        return self.seconds - self._before
+    def seconds_of_leg(self) -> float:
+        """Seconds since the run was started or resumed."""
+        return self.seconds - self._seconds_before
 
-    def figures(self, step: int, figures: Mapping[str, Any]) -> None:
-        """One line of JSON."""
-        with self._figures.open("a", encoding="utf-8") as stream:
-            stream.write(_line({"step": step, "seconds": self.seconds, **figures}))
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Appends a line of JSON."""
+        with self._metrics.open("a", encoding="utf-8") as stream:
+            stream.write(_to_line({"step": step, "seconds": self.seconds, **metrics}))
 
-    def samples(self, step: int, text: str) -> None:
-        """One section: its first line names the step."""
+    def write_samples(self, step: int, text: str) -> None:
+        """Appends a section; its first line names the step."""
         with self._samples.open("a", encoding="utf-8") as stream:
             stream.write(f"## step {step}: {text}\n")
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def read_start_metrics(folder: Path, metric: str) -> dict[str, float]:
+    """Dev metrics before the first step, where the run has them already; else empty."""
+    for row in _read_rows(folder / METRICS_FILE):
+        if row["step"] == 0 and f"eval_{metric}" in row:
+            return {name: value for name, value in row.items() if name.startswith("eval_")}
+    return {}
+
+
+def _to_line(row: Mapping[str, Any]) -> str:
     return json.dumps(row) + "\n"
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; the last one may have been torn by a kill."""
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Complete lines; a kill may have torn the last one."""
     rows = []
     for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else ():
         try:
@@ -65,13 +75,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _upto(path: Path, step: int) -> str:
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    later = next((found.start() for found in _SECTION.finditer(text) if int(found[1]) > step), None)
-    return text[:later]
-
-
-def _write(path: Path, text: str) -> None:
+def _replace(path: Path, text: str) -> None:
     part = path.with_name(f".part-{path.name}")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)

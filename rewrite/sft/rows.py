@@ -1,4 +1,4 @@
-"""Examples as the trainer takes them: prompts and completions that fit."""
+"""Training rows: prompts and completions of examples, cut to fit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jinja2 import TemplateError
-
-from rewrite.backends.model_folder import must_chat
-from rewrite.errors import Unfit
+from rewrite.backends.model_folder import chat_template_errors, check_chat_template
+from rewrite.errors import RewriteError
 from rewrite.sft.examples import Example
 from rewrite.template import Template
 from rewrite.types import Message, Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows, and what had to be done to make them fit."""
+class TrainingRows:
+    """Rows, and what was cut to make them fit."""
 
     prompts: list[Prompt]
     completions: list[list[Message]]
     tokens: int
-    """Of all rows together."""
+    """Tokens of all rows together."""
     longest: int
     cut: int
     """Examples that lost candidates."""
@@ -30,45 +28,36 @@ class Rows:
     """Examples whose utterance and answer alone are too long."""
 
 
-def make_rows(template: Template, tokenizer: Any, examples: Sequence[Example], most_tokens: int) -> Rows:
-    """One row an example. Candidates are cut from the back until it fits, the utterance never."""
-    must_chat(tokenizer)
+def build_rows(template: Template, tokenizer: Any, examples: Sequence[Example], max_tokens: int) -> TrainingRows:
+    """One row per example. Candidates are cut from the end until it fits, the utterance never."""
+    check_chat_template(tokenizer)
     fitting: dict[int, Example] = {}
-    waiting = dict(enumerate(examples))
+    pending = dict(enumerate(examples))
     sizes: list[int] = []
-    while waiting:
-        rows = [[*template.render(each.ask), _answer(template, each)] for each in waiting.values()]
-        lengths = _lengths(tokenizer, rows)
-        again: dict[int, Example] = {}
-        for (place, example), length in zip(waiting.items(), lengths, strict=True):
-            if length <= most_tokens:
-                fitting[place] = example
+    while pending:
+        rows = [[*template.render(example.request), _answer(template, example)] for example in pending.values()]
+        with chat_template_errors(tokenizer):
+            lengths = [len(tokens) for tokens in tokenizer.apply_chat_template(rows, return_dict=False)]
+        too_long: dict[int, Example] = {}
+        for (index, example), length in zip(pending.items(), lengths, strict=True):
+            if length <= max_tokens:
+                fitting[index] = example
                 sizes.append(length)
             elif example.candidates and template.candidates:
                 shown = example.candidates[: template.candidates]
-                again[place] = replace(example, candidates=shown[:-1])
-        waiting = again
+                too_long[index] = replace(example, candidates=shown[:-1])
+        pending = too_long
     if not fitting:
-        raise Unfit(f"no example fits into {most_tokens} tokens; raise most_tokens")
-    places = sorted(fitting)
-    return Rows(
-        [template.render(fitting[place].ask) for place in places],
-        [[_answer(template, fitting[place])] for place in places],
+        raise RewriteError(f"no example fits into {max_tokens} tokens; raise training.max_tokens")
+    order = sorted(fitting)
+    return TrainingRows(
+        [template.render(fitting[index].request) for index in order],
+        [[_answer(template, fitting[index])] for index in order],
         sum(sizes),
         max(sizes),
-        sum(fitting[place] is not examples[place] for place in places),
-        len(examples) - len(places),
+        sum(fitting[index] is not examples[index] for index in order),
+        len(examples) - len(order),
     )
-
-
-def _lengths(tokenizer: Any, rows: Sequence[Sequence[Message]]) -> list[int]:
-    try:
-        return [len(tokens) for tokens in tokenizer.apply_chat_template(rows, return_dict=False)]
-    except TemplateError as error:
-        raise Unfit(
-            f"the chat template of {tokenizer.name_or_path} refuses the prompt: {error}; "
-            "some models take no system message: leave `system` of the prompt template empty"
-        ) from error
 
 
 def _answer(template: Template, example: Example) -> Message:

@@ -1,64 +1,75 @@
-"""Supervised fine-tuning with TRL's trainer: dev is judged by retrieval, the best checkpoint is kept, a run resumes."""
+"""Supervised fine-tuning with TRL: dev is evaluated by retrieval, the best checkpoint is kept, a run can be resumed."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import AutoConfig, set_seed
 from transformers.utils.import_utils import is_flash_attn_2_available
 from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
-from rewrite.backends.model_folder import load_tokenizer, loading
+from rewrite.backends.model_folder import loading
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
-from rewrite.sft.callbacks import Watch, say
-from rewrite.sft.dev_eval_trainer import Task
-from rewrite.sft.distributed import first, world
+from rewrite.sft.callbacks import TrainingWatch, log_line
+from rewrite.sft.dev_eval_trainer import DevEvalTrainer, TrainingTask, check_finite
+from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.estimate import estimate
-from rewrite.sft.rows import Rows, make_rows
-from rewrite.sft.run import (
-    NEVER,
-    Run,
-    Trained,
-    load_policy,
-    new_adapter,
-    padded,
-    quiet,
-    shared_arguments,
-    without_padding_mask,
-)
-from rewrite.sft.trainer import RewriterTrainer
+from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
+from rewrite.sft.rows import TrainingRows, build_rows
+from rewrite.sft.run import NEVER, TrainingResult, TrainingRun, training_arguments
+from rewrite.speedups.right_padding import drop_padding_mask
 
-MANY = 5_000
+MANY_ROWS = 5_000
 """Rows from which on several processes prepare them."""
 
 
-def train(
-    task: Task, settings: SftSettings, work: Path, resume: bool, progress: bool, cuda: bool, watch: Watch | None = None
-) -> Trained:
-    """Trains in `work/checkpoints`; with `resume` it goes on where a stopped or killed run left off.
+class RewriterTrainer(DevEvalTrainer, SFTTrainer):
+    """TRL's trainer of supervised fine-tuning, with dev evaluated by retrieval too."""
 
-    A `watch` is told how dev looks before the first step. A run that it ended is not trained on when it is resumed.
+    def evaluation_loop(self, *arguments: Any, **settings: Any) -> Any:
+        """Adds retrieval metrics to the library's loss. Training continues with its own random numbers."""
+        device = self.args.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            output: Any = super().evaluation_loop(*arguments, **settings)
+        check_finite(float(output.metrics["eval_loss"]), "loss on dev", self.state.global_step)
+        output.metrics.update(self.evaluate_policy())
+        return output
+
+
+def train(
+    task: TrainingTask,
+    settings: SftSettings,
+    folder: Path,
+    resume: bool,
+    progress: bool,
+    cuda: bool,
+    watch: TrainingWatch | None = None,
+) -> TrainingResult:
+    """Trains in `folder/checkpoints`; with `resume` it continues a stopped or killed run.
+
+    A `watch` gets the dev metrics before the first step. A run that it ended is not trained further when resumed.
     """
-    quiet(progress)
-    tokenizer = padded(load_tokenizer(task.base))
-    most = min(settings.most_tokens, context(task.base))
-    rows = make_rows(task.template, tokenizer, task.train, most)
-    dev = make_rows(task.template, tokenizer, task.dev, most)
+    silence_progress(progress)
+    tokenizer = load_training_tokenizer(task.base)
+    max_tokens = min(settings.max_tokens, context_length(task.base))
+    rows = build_rows(task.template, tokenizer, task.train, max_tokens)
+    dev = build_rows(task.template, tokenizer, task.dev, max_tokens)
     if rows.cut or rows.dropped:
-        say(f"most_tokens {settings.most_tokens}: {rows.cut} examples lose candidates, {rows.dropped} are left out")
-    folder = work / "checkpoints"
-    arguments = _arguments(folder, settings, task.metric, len(rows.prompts), cuda)
-    if first():
-        as_it_goes = replace(settings, packing=bool(arguments.packing))
-        for line in estimate(task.base, as_it_goes, rows, arguments.device, bool(arguments.bf16), world()).told():
-            say(line)
-        checkpoints.remove_torn(folder)
+        log_line(f"max_tokens {settings.max_tokens}: {rows.cut} examples lose candidates, {rows.dropped} are left out")
+    arguments = _arguments(folder / "checkpoints", settings, task.metric, len(rows.prompts), cuda)
+    if is_main_process():
+        actual = replace(settings, packing=bool(arguments.packing))
+        estimate(task.base, actual, rows, arguments.device, bool(arguments.bf16), world_size()).log()
+        checkpoints.remove_torn(folder / "checkpoints")
     arguments.distributed_state.wait_for_everyone()
-    run = Run(work, settings, task.metric, resume, progress)
+    run = TrainingRun(folder, settings, task.metric, resume, progress)
     set_seed(settings.seed)  # before the adapter is made: it starts at random
     trainer = RewriterTrainer(
         task,
@@ -69,40 +80,45 @@ def train(
         train_dataset=_dataset(rows),
         eval_dataset=_dataset(dev),
         processing_class=tokenizer,
-        peft_config=new_adapter(settings, task.adapter),
+        peft_config=lora_config(settings, task.adapter),
         callbacks=[*run.callbacks(), *([watch] if watch else [])],
     )
-    without_padding_mask(trainer)
+    drop_padding_mask(trainer)
     if watch is not None:
-        watch.start = trainer.begin(work)
-        watch.reason = watch.over(run.state.get("log_history", ()))
-    run.go(trainer, over=watch is not None and bool(watch.reason))
+        watch.start = trainer.evaluate_start(folder)
+        watch.reason = watch.stop_reason(run.state.get("log_history", ()))
+    run.train(trainer, is_over=watch is not None and bool(watch.reason))
     facts = {
         "examples": len(rows.prompts),
         "tokens": rows.tokens,
         "candidates_cut": rows.cut,
         "dropped": rows.dropped,
     }
-    return run.trained(trainer, tokenizer, facts)
+    return run.result(trainer, tokenizer, facts)
 
 
-def context(base: Path) -> int:
-    """Tokens that the model can look at together."""
+def context_length(base: Path) -> int:
+    """Tokens that the model can attend to together."""
     with loading(base):
         config = AutoConfig.from_pretrained(base, local_files_only=True)
     return getattr(config.get_text_config(), "max_position_embeddings", None) or NEVER
 
 
-def _dataset(rows: Rows) -> Dataset:
+def dataset_processes(rows: int) -> int | None:
+    """Processes that prepare so many rows; None: this one alone."""
+    return min(8, os.cpu_count() or 1) if rows > MANY_ROWS else None
+
+
+def _dataset(rows: TrainingRows) -> Dataset:
     return Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions})
 
 
 def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda: bool) -> SFTConfig:
     packing = settings.packing if settings.packing is not None else cuda and bool(is_flash_attn_2_available())
     return SFTConfig(
-        **shared_arguments(folder, settings, metric, cuda),
-        max_length=settings.most_tokens,
+        **training_arguments(folder, settings, metric, cuda),
+        max_length=settings.max_tokens,
         packing=packing,
         completion_only_loss=True,
-        dataset_num_proc=min(8, os.cpu_count() or 1) if rows > MANY else None,
+        dataset_num_proc=dataset_processes(rows),
     )

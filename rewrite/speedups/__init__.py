@@ -1,1 +1,1 @@
-"""Faster generation and scoring; each can be switched off."""
+"""Faster generation and training with the same results; TOOLREWRITE_SPEEDUPS=off turns all of it off."""

@@ -1,9 +1,9 @@
-"""Answers token by token with a cache of fixed size, so that a GPU can be handed a whole step at once.
+"""Generation with a static cache and CUDA graphs.
 
-A small model's step is hundreds of small operations, and starting them costs more than what they do. `generate` of
-transformers starts each of them for every token; here the second step is recorded (a CUDA graph), and all that follow
-are that record played again. Only the last places of the cache are unlike from step to step, and a mask tells them.
-What is left is reading that cache, so heads that share keys and values read them together.
+A step of a small model is hundreds of small operations whose launches cost more than the work. `generate` of
+transformers launches each of them for every token; here one step is recorded as a CUDA graph, and all later steps
+replay it. Only the next column of the cache changes between steps, and the mask follows it. What remains is the time to
+read the cache, so heads that share keys and values read them together.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from transformers.cache_utils import StaticLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rewrite.settings import Sampling
+from rewrite.speedups.switch import speedups_enabled
 
-AT_ONCE = 1024
-"""Answers that trainers write together where steps are recorded: more take memory and save no time."""
-LOOK = 16
-"""Steps between two looks at how many answers have ended."""
-WARM = 2
+MAX_ANSWERS = 1024
+"""Answers that trainers generate together with CUDA graphs: more take memory and save no time."""
+CHECK_STEPS = 16
+"""Steps between two checks for finished answers."""
+WARMUP_STEPS = 2
 """Steps before one is recorded."""
-EVEN = 64
-"""Places of the cache come in multiples of this: fast attention wants its mask so."""
-
-ONE_AT_A_TIME = Lock()
-"""A process records one step at a time."""
-TOGETHER = "heads-together"
-"""The name by which transformers knows `attend`."""
+CACHE_MULTIPLE = 64
+"""The cache's length is a multiple of this: fast attention requires it of its mask."""
+GRAPH_LOCK = Lock()
+"""A process records one graph at a time."""
+GROUPED_ATTENTION = "grouped-heads"
+"""Name of `attend_grouped` in transformers."""
 
 
 def can_record(model: Any, copied: bool = False) -> bool:
-    """True for a model on a CUDA device whose layers all attend to all that came before, by PyTorch's attention: not
-    one that accelerate has compute in mixed precision, unless it will be `copied` (`half_copy`), nor one that tells
-    places by its mask (ALiBi)."""
-    if model.device.type != "cuda" or (model.config._attn_implementation != "sdpa" and not (copied and _plain(model))):
+    """True for a model on CUDA whose layers all attend to the whole past with PyTorch's attention. False for one in
+    accelerate's mixed precision, unless it will be `copied` by half_copy, and for ALiBi, which takes positions from the
+    mask."""
+    if not speedups_enabled() or model.device.type != "cuda":
+        return False
+    if model.config._attn_implementation != "sdpa" and not (copied and _is_eager(model)):
         return False
     if ("forward" in vars(model) and not copied) or getattr(model.config, "alibi", False):
         return False
@@ -51,49 +53,49 @@ def can_record(model: Any, copied: bool = False) -> bool:
     return all(type(layer) is StaticLayer for layer in cache.layers)
 
 
-def _plain(model: Any) -> bool:
-    """True for a model that attends by plain matrix products, and could by PyTorch's attention."""
+def _is_eager(model: Any) -> bool:
+    """True for a model with eager attention that also supports PyTorch's."""
     able = getattr(model, "_supports_sdpa", False) and model._can_set_attn_implementation()
     return model.config._attn_implementation == "eager" and bool(able)
 
 
 def half_copy(model: Any) -> Any:
-    """The model as it is now, in half precision and apart from its training. Where that wants plain matrix products,
-    for the gradient's sake (`training.attention: eager`), the copy attends by PyTorch's attention: it has none."""
+    """A copy of the model in half precision, apart from its training. An eager model's copy takes PyTorch's attention:
+    eager is there for the gradient's sake (`training.attention: eager`), and the copy has none."""
     halves: dict[int, Any] = {
         id(weight): torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
         for weight in model.parameters()
     }
     copy = deepcopy(model, halves)
     for module in copy.modules():
-        for name in ("forward", "_original_forward"):  # accelerate's: mixed precision, and a ring that keeps the copy
+        for name in ("forward", "_original_forward"):  # accelerate's: mixed precision, and a cycle that keeps the copy
             module.__dict__.pop(name, None)
-    if _plain(copy):
+    if _is_eager(copy):
         copy.set_attn_implementation("sdpa")
     return copy
 
 
-def attend(
+def attend_grouped(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, None]:
-    """Attention of one token an answer. With a mask transformers copies the whole cache for every head of a group; as
-    several questions to the same keys they need no copies."""
+    """Attention of one token per answer. With a mask transformers copies the whole cache for every head of a group; as
+    several queries to the same keys the heads need no copies."""
     groups = getattr(module, "num_key_value_groups", 1)
     rows, heads, tokens, width = query.shape
     if tokens > 1 or groups == 1 or settings.get("position_bias") is not None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
         return plain
-    asked = query.reshape(rows, heads // groups, groups, width)
-    found = scaled_dot_product_attention(asked, key, value, attention_mask, scale=settings.get("scaling"))
-    return found.reshape(rows, 1, heads, value.shape[-1]), None
+    grouped = query.reshape(rows, heads // groups, groups, width)
+    output = scaled_dot_product_attention(grouped, key, value, attention_mask, scale=settings.get("scaling"))
+    return output.reshape(rows, 1, heads, value.shape[-1]), None
 
 
-AttentionInterface.register(TOGETHER, attend)
+AttentionInterface.register(GROUPED_ATTENTION, attend_grouped)
 
 
 @contextmanager
-def _heads_together(model: Any) -> Iterator[None]:
-    model.set_attn_implementation(TOGETHER)
+def _grouped_attention(model: Any) -> Iterator[None]:
+    model.set_attn_implementation(GROUPED_ATTENTION)
     try:
         yield
     finally:
@@ -101,99 +103,98 @@ def _heads_together(model: Any) -> Iterator[None]:
 
 
 class Decoding:
-    """One batch of prompts, padded on the left, and the answers so far. Those that have ended are left out."""
+    """One batch of left-padded prompts and their answers so far. Finished answers are dropped from the batch."""
 
     def __init__(
         self, model: Any, prompts: Tensor, mask: Tensor, sampling: Sampling, ends: Sequence[int], pad: int
     ) -> None:
         (rows, width), device = prompts.shape, prompts.device
         self._model, self._sampling, self._ends, self._pad = model, sampling, ends, pad
-        room = -(-(width + sampling.most_tokens) // EVEN) * EVEN
-        self._cache = StaticCache(config=model.config, max_cache_len=room)
-        self._next = torch.tensor([width], device=device)
-        """The place of the cache that the next token takes."""
+        columns = -(-(width + sampling.max_tokens) // CACHE_MULTIPLE) * CACHE_MULTIPLE
+        self._cache = StaticCache(config=model.config, max_cache_len=columns)
+        self._column = torch.tensor([width], device=device)
+        """Column of the cache that the next token takes."""
         self._step = torch.zeros(1, dtype=torch.long, device=device)
-        self._done = torch.full((rows, sampling.most_tokens), pad, device=device)
+        self._done = torch.full((rows, sampling.max_tokens), pad, device=device)
         self._rows = torch.arange(rows, device=device)
-        """Those of `_done` that are still written; what follows has as many."""
+        """Rows of `_done` that are still generated; the tensors below have as many rows."""
         self._written = self._done.clone()
         self._ended = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._seen = torch.zeros(rows, 1, 1, room, dtype=torch.bool, device=device)
-        self._seen[:, 0, 0, :width] = mask.bool()
-        places = (mask.cumsum(-1) - 1).clamp(min=0)
-        self._place, self._token = places[:, -1:].clone(), prompts[:, -1:].clone()
-        once, which = different(torch.cat([prompts, mask], 1))
-        logits = self._forward(prompts[once], mask[once], places[once])
+        self._visible = torch.zeros(rows, 1, 1, columns, dtype=torch.bool, device=device)
+        self._visible[:, 0, 0, :width] = mask.bool()
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        self._position, self._token = positions[:, -1:].clone(), prompts[:, -1:].clone()
+        once, which = unique_rows(torch.cat([prompts, mask], 1))
+        logits = self._forward(prompts[once], mask[once], positions[once])
         if len(once) < rows:
-            self._keep(which)
-        self._take(logits[which])
+            self._select(which)
+        self._choose(logits[which])
 
     def run(self, record: bool) -> Tensor:
-        """The tokens of all answers, padding after their ends."""
-        with _heads_together(self._model):
+        """Tokens of all answers, padded after their ends."""
+        with _grouped_attention(self._model):
             return self._run(record)
 
     def _run(self, record: bool) -> Tensor:
-        play, alike = self._advance, 0
-        for step in range(self._sampling.most_tokens - 1):
-            if step % LOOK == 0:
-                going = len(self._ended) - int(self._ended.sum())
-                if not going:
+        play, warm = self._advance, 0
+        for step in range(self._sampling.max_tokens - 1):
+            if step % CHECK_STEPS == 0:
+                unfinished = len(self._ended) - int(self._ended.sum())
+                if not unfinished:
                     break
-                if 2 * going <= len(self._ended):
-                    play, alike = self._advance, 0
-                    self._leave_out()
-            if record and alike == WARM:
-                play = self._recorded()
+                if 2 * unfinished <= len(self._ended):
+                    play, warm = self._advance, 0
+                    self._drop_finished()
+            if record and warm == WARMUP_STEPS:
+                play = self._record()
             play()
-            alike += 1
+            warm += 1
         self._done[self._rows] = self._written
         return self._done
 
-    def _leave_out(self) -> None:
-        """Goes on with the answers alone that have not ended."""
+    def _drop_finished(self) -> None:
         self._done[self._rows] = self._written
         kept = (~self._ended).nonzero().flatten()
-        for name in ("_rows", "_written", "_ended", "_seen", "_place", "_token"):
+        for name in ("_rows", "_written", "_ended", "_visible", "_position", "_token"):
             setattr(self, name, getattr(self, name)[kept])
-        self._keep(kept)
+        self._select(kept)
 
-    def _keep(self, rows: Tensor) -> None:
-        """The cache of these rows alone, as often as they are named."""
+    def _select(self, rows: Tensor) -> None:
+        """Keeps these rows of the cache, each as often as it is named."""
         layers: list[Any] = self._cache.layers
         for layer in layers:
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]
             layer.batch_size = len(rows)
 
-    def _recorded(self) -> Callable[[], None]:
-        """A step as a record, after the steps that warmed up what is not to be in it. A model whose step waits for the
-        device somewhere cannot be recorded: it goes on step by step."""
+    def _record(self) -> Callable[[], None]:
+        """Records a step as a graph. A model whose step waits for the device cannot be recorded and runs step by
+        step."""
         graph: Any = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        here = torch.cuda.current_stream()
+        stream = torch.cuda.current_stream()
         try:
-            with ONE_AT_A_TIME, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with GRAPH_LOCK, torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._advance()
         except RuntimeError as error:
-            torch.cuda.set_stream(here)  # a record that fails does not come back from its own
+            torch.cuda.set_stream(stream)  # a failed recording leaves its own stream behind
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            warnings.warn(f"answers are written slowly: this model's step cannot be recorded ({error})", stacklevel=2)
+            warnings.warn(f"generation is slow: this model's step cannot be recorded ({error})", stacklevel=2)
             return self._advance
         play: Callable[[], None] = graph.replay
         return play
 
     def _advance(self) -> None:
-        self._seen.index_fill_(3, self._next, value=True)
-        self._next.add_(1)
-        self._place.add_(1)
-        self._take(self._forward(self._token, self._seen, self._place))
+        self._visible.index_fill_(3, self._column, value=True)
+        self._column.add_(1)
+        self._position.add_(1)
+        self._choose(self._forward(self._token, self._visible, self._position))
 
-    def _forward(self, tokens: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+    def _forward(self, tokens: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         output = self._model(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=places,
+            position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
@@ -201,9 +202,9 @@ class Decoding:
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
-    def _take(self, logits: Tensor) -> None:
-        """Chooses the next token of every answer that has not ended."""
-        chosen = torch.where(self._ended, self._pad, choose(logits, self._sampling))
+    def _choose(self, logits: Tensor) -> None:
+        """Chooses the next token of every unfinished answer."""
+        chosen = torch.where(self._ended, self._pad, choose_tokens(logits, self._sampling))
         for end in self._ends:
             self._ended.logical_or_(chosen == end)
         self._written.index_copy_(1, self._step, chosen[:, None])
@@ -211,25 +212,25 @@ class Decoding:
         self._step.add_(1)
 
 
-def different(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of the rows that differ, in their order, and for every row which of those it is: a prompt that gets
-    several answers is read once."""
+def unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of the distinct rows, in order, and for every row the number of its distinct row. A prompt with several
+    answers is thereby read once."""
     _, group = torch.unique(rows, dim=0, return_inverse=True)
-    places = torch.arange(len(rows), device=rows.device)
-    first = torch.full_like(places, len(rows)).scatter_reduce(0, group, places, "amin")
+    indices = torch.arange(len(rows), device=rows.device)
+    first = torch.full_like(indices, len(rows)).scatter_reduce(0, group, indices, "amin")
     once = first[first < len(rows)].sort().values
     return once, torch.searchsorted(once, first[group])
 
 
-def choose(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The likeliest token of every row, or one that is drawn; nothing here waits for the device."""
+def choose_tokens(logits: Tensor, sampling: Sampling) -> Tensor:
+    """The likeliest token of every row, or a sampled one, without waiting for the device."""
     if sampling.temperature <= 0:
         return logits.argmax(-1)
     logits = logits / sampling.temperature
     if sampling.top_p < 1:
-        ordered, places = logits.sort(-1, descending=True)
+        ordered, indices = logits.sort(-1, descending=True)
         before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-        kept = torch.zeros_like(before, dtype=torch.bool).scatter(-1, places, before < sampling.top_p)
+        kept = torch.zeros_like(before, dtype=torch.bool).scatter(-1, indices, before < sampling.top_p)
         logits = logits.masked_fill(~kept, -torch.inf)
-    # The first to arrive of many that wait, each at its own rate, is a fair draw by those rates.
+    # The first arrival of exponential waiting times samples in proportion to their rates.
     return (logits.softmax(-1) / torch.empty_like(logits).exponential_()).argmax(-1)

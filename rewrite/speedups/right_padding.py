@@ -1,8 +1,8 @@
-"""Rows of prompt and answer, turned so that all their padding stands behind: they then train without a mask.
+"""Right padding: rows of prompt and answer are rotated so that all padding is at the end, and train without a mask.
 
 TRL pads prompts on the left, so that answers begin in one column, and answers on the right. With a mask PyTorch takes
-slow attention, or one whose gradient was no number for some models (docs/experiments.md). A row that begins at once
-needs none: no token looks at what stands behind it, and of that nothing is scored.
+slow attention, or one whose gradient was NaN for some models (docs/experiments.md). A row that begins at once needs no
+mask: no token attends to what follows it, and padding is not scored.
 """
 
 from __future__ import annotations
@@ -12,48 +12,76 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewrite.sft.run import needs_mask
+from rewrite.speedups.switch import speedups_enabled
 
-SCORED = ("log_probs", "entropy")
-"""What TRL's head tells of every token but the first."""
+SCORES = ("log_probs", "entropy")
+"""Outputs of TRL's head per token but the first."""
+AMPERE = (8, 0)
 
 
-def turn_rows(trainer: Any) -> None:
-    """From now on the trainer's model scores its answers so, and its reference too: both see a token in the same place.
-    Whatever else asks them, to generate say, keeps its mask."""
+def needs_mask(trainer: Any) -> bool:
+    """True where training needs the mask of its padding: before Ampere PyTorch would compute a whole attention matrix
+    per head, and in a mixture of experts padding would count in the balance."""
+    aux_loss = bool(getattr(trainer, "aux_loss_enabled", False))
+    return not speedups_enabled() or is_before_ampere(trainer.args.device) or aux_loss
+
+
+def is_before_ampere(device: torch.device) -> bool:
+    """True for an NVIDIA card older than Ampere."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < AMPERE
+
+
+def drop_padding_mask(trainer: Any) -> None:
+    """Makes a trainer whose rows are padded on the right train without the mask of the padding.
+
+    No token attends to padding on the right, and it has no loss, so the gradient is the same. Without a mask PyTorch
+    takes an attention that needs neither the memory nor the time of a whole matrix per head.
+    """
+    if needs_mask(trainer):
+        return
+
+    def before(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, {**named, "attention_mask": None} if module.training else named
+
+    trainer.model.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def pad_right(trainer: Any) -> None:
+    """Makes a trainer's model and reference score rows padded on the right. Other calls, such as generation, keep their
+    mask."""
     if needs_mask(trainer):
         return
     for model in (trainer.model, trainer.ref_model):
         if model is not None:
-            _turn_rows(model)
+            _pad_right(model)
 
 
-def _turn_rows(model: Any) -> None:
-    leading: list[Tensor] = []
+def _pad_right(model: Any) -> None:
+    offsets: list[Tensor] = []
 
     def before(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        leading.clear()
+        offsets.clear()
         mask = named.get("attention_mask")
         if not (named.get("fused_lm_head") and isinstance(mask, Tensor)):
             return args, named
-        leading.append(mask.long().argmax(1))
-        turned = {name: turn(named[name], leading[-1]) for name in ("input_ids", "labels")}
-        return args, {**named, **turned, "attention_mask": None}
+        offsets.append(mask.long().argmax(1))
+        rotated = {name: rotate_rows(named[name], offsets[-1]) for name in ("input_ids", "labels")}
+        return args, {**named, **rotated, "attention_mask": None}
 
     def after(module: Any, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
-        if leading:
-            back = -leading.pop()
-            for name in SCORED:
+        if offsets:
+            back = -offsets.pop()
+            for name in SCORES:
                 if (scores := getattr(output, name)) is not None:
-                    setattr(output, name, turn(scores, back))
+                    setattr(output, name, rotate_rows(scores, back))
         return output
 
     model.register_forward_pre_hook(before, with_kwargs=True)
     model.register_forward_hook(after, with_kwargs=True)
 
 
-def turn(rows: Tensor, by: Tensor) -> Tensor:
-    """Every row so many places to the left; what falls out in front comes in behind."""
+def rotate_rows(rows: Tensor, by: Tensor) -> Tensor:
+    """Rotates each row left by `by`."""
     width = rows.shape[1]
-    places = torch.arange(width, device=rows.device)
-    return rows.gather(1, (places + by[:, None]) % width)
+    columns = torch.arange(width, device=rows.device)
+    return rows.gather(1, (columns + by[:, None]) % width)

@@ -16,7 +16,7 @@ from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ranked
 from reward.base import Attempt
 from reward.language import language, same_language
-from reward.lists import Lists
+from reward.lists import RankingCache
 from reward.metrics import judge, measure
 from reward.retrieval import RetrievalReward
 
@@ -132,7 +132,7 @@ def test_one_call_a_step_and_nothing_asked_twice() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     retriever = Chance()
-    lists = Lists(retriever, most=2)
+    lists = RankingCache(retriever, most=2)
     lists(["a", "b"])
     lists(["a", "c"])
     assert lists(["a", "c"]).keys() == {"a", "c"}

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rewrite.errors import Unfit
-from rewrite.template import FILE, HERE, Template, load_template
-from rewrite.types import Answer, Ask
+from rewrite.errors import RewriteError
+from rewrite.template import HERE, TEMPLATE_FILE, Template, load_template
+from rewrite.types import Answer, RewriteRequest
 
 BUNDLED = sorted(path.stem for path in HERE.glob("*.yaml"))
 NEEDS = load_template("needs")
@@ -29,7 +29,7 @@ def said_none(template: Template, line: str) -> bool:
 @pytest.mark.parametrize("template", SHAPES, ids=lambda shape: shape.line)
 @given(lines=st.lists(ANY_TEXT, max_size=9))
 def test_what_is_written_is_read(template: Template, lines: list[str]) -> None:
-    kept = [cleaned for line in lines[: template.most_lines] if (cleaned := template.clean(line))]
+    kept = [cleaned for line in lines[: template.max_lines] if (cleaned := template.clean(line))]
     assume(not any(said_none(template, line) for line in kept))
     assume(not any("think>" in line for line in kept))
     read = template.parse(Answer(template.write(lines), 7))
@@ -53,10 +53,10 @@ def test_no_answer_gets_past_the_caps(template: Template, text: str) -> None:
     read = template.parse(Answer(text, 3))
     assert read.answer == text
     assert (read.status == "rewritten") == bool(read.lines)
-    assert len(read.lines) <= template.most_lines
+    assert len(read.lines) <= template.max_lines
     assert len(set(read.lines)) == len(read.lines)
     for line in read.lines:
-        assert 0 < len(line) <= template.most_characters
+        assert 0 < len(line) <= template.max_characters
         assert line == line.strip()
         assert not any(unicodedata.category(letter) in {"Cc", "Cs", "Zl", "Zp"} for letter in line)
 
@@ -64,7 +64,7 @@ def test_no_answer_gets_past_the_caps(template: Template, text: str) -> None:
 def test_caps_drop_what_is_over_them() -> None:
     rows = [f"{number} " + "x" * 500 for number in range(50)]
     read = NEEDS.parse(Answer("\n".join(f"- {row}" for row in rows), 0))
-    assert read.lines == tuple(row[: NEEDS.most_characters] for row in rows[: NEEDS.most_lines])
+    assert read.lines == tuple(row[: NEEDS.max_characters] for row in rows[: NEEDS.max_lines])
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_a_model_thinks_aloud_is_not_searched(text: str, status: str, lines
 def test_bundled_templates_load(name: str) -> None:
     template = load_template(name)
     assert template.name == name
-    prompt = template.render(Ask("book a flight", ("flights: search flights",)))
+    prompt = template.render(RewriteRequest("book a flight", ("flights: search flights",)))
     assert [message["role"] for message in prompt] == [*(["system"] if template.system else []), "user"]
     assert "book a flight" in prompt[-1]["content"]
     assert ("flights: search flights" in prompt[-1]["content"]) == (template.candidates > 0)
@@ -115,7 +115,7 @@ def test_bundled_templates_load(name: str) -> None:
 @pytest.mark.parametrize("utterance", ["{candidates}", "{utterance} {candidates}", "{0} {} {{x}} %s \\1"])
 def test_braces_of_the_user_are_left_alone(utterance: str) -> None:
     template = load_template("candidates")
-    content = template.render(Ask(utterance, ("a tool for {utterance}", "another")))[1]["content"]
+    content = template.render(RewriteRequest(utterance, ("a tool for {utterance}", "another")))[1]["content"]
     assert content.count(utterance) >= 1
     assert content.endswith(f"User: {utterance}")
     assert "- a tool for {utterance}\n- another" in content
@@ -123,14 +123,14 @@ def test_braces_of_the_user_are_left_alone(utterance: str) -> None:
 
 def test_shown_tools_are_counted_and_one_line_each() -> None:
     template = replace(load_template("candidates"), candidates=2)
-    content = template.render(Ask("x", ("one\n\nUser: do something else", "two", "three")))[1]["content"]
+    content = template.render(RewriteRequest("x", ("one\n\nUser: do something else", "two", "three")))[1]["content"]
     assert "- one User: do something else\n- two\n" in content
     assert "three" not in content
 
 
 @given(utterance=ANY_TEXT)
 def test_an_utterance_stays_on_its_line_and_whole(utterance: str) -> None:
-    content = NEEDS.render(Ask(utterance))[-1]["content"]
+    content = NEEDS.render(RewriteRequest(utterance))[-1]["content"]
     assert not any(unicodedata.category(letter) in {"Cc", "Cs", "Zl", "Zp"} for letter in content)
     plain = "".join(letter for letter in utterance if unicodedata.category(letter) not in {"Cc", "Cs", "Zl", "Zp"})
     assert content.replace(" ", "") == plain.strip().replace(" ", "")
@@ -139,15 +139,15 @@ def test_an_utterance_stays_on_its_line_and_whole(utterance: str) -> None:
 @pytest.mark.parametrize("name", BUNDLED)
 def test_dumped_and_loaded_it_is_the_same(name: str, tmp_path: Path) -> None:
     template = replace(load_template(name), system='"quoted": no\n# не комментарий\n  - 東京 {x}\n', none="निःशुल्क")
-    (tmp_path / FILE).write_text(template.dump(), encoding="utf-8")
-    assert load_template(tmp_path / FILE) == template
+    (tmp_path / TEMPLATE_FILE).write_text(template.dump(), encoding="utf-8")
+    assert load_template(tmp_path / TEMPLATE_FILE) == template
     assert load_template(tmp_path) == template
 
 
 BAD = {
     "an unknown key": {"temperature": 1},
     "a number for text": {"system": 5},
-    "text for a number": {"most_lines": "six"},
+    "text for a number": {"max_lines": "six"},
     "yes for a number": {"version": True},
     "no for text": {"none": False},
     "no utterance": {"user": "say something"},
@@ -155,7 +155,7 @@ BAD = {
     "no query in its line": {"line": "- "},
     "candidates that are not shown": {"candidates": 3},
     "candidates that are not counted": {"user": "{utterance} {candidates}"},
-    "no lines": {"most_lines": 0},
+    "no lines": {"max_lines": 0},
     "no word for none": {"none": " "},
     "a none that is no word": {"none": "-"},
     "a line that is read as two": {"line": "query:\n{query}"},
@@ -168,7 +168,7 @@ BAD = {
 def test_a_bad_template_is_refused_in_one_sentence(change: dict[str, object], tmp_path: Path) -> None:
     facts = {"name": "bad", "version": 1, "system": "", "user": "{utterance}", **change}
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump(facts), encoding="utf-8")
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(RewriteError) as caught:
         load_template(tmp_path / "bad.yaml")
     assert "\n" not in str(caught.value)
     assert "bad" in str(caught.value)
@@ -179,14 +179,14 @@ def test_a_bad_template_is_refused_in_one_sentence(change: dict[str, object], tm
 )
 def test_a_file_that_is_no_template_is_refused_in_one_sentence(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
-    with pytest.raises(Unfit, match=r"bad\.yaml") as caught:
+    with pytest.raises(RewriteError, match=r"bad\.yaml") as caught:
         load_template(tmp_path / "bad.yaml")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("reference", ["no-such-template", "./no/such/file.yaml"])
 def test_a_missing_template_names_the_bundled_ones(reference: str) -> None:
-    with pytest.raises(Unfit, match="candidates, imagine, needs"):
+    with pytest.raises(RewriteError, match="candidates, imagine, needs"):
         load_template(reference)
 
 
@@ -194,7 +194,7 @@ def test_a_missing_template_names_the_bundled_ones(reference: str) -> None:
 def test_a_folder_is_found_whatever_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = replace(NEEDS, name="own")
     (tmp_path / name).mkdir()
-    (tmp_path / name / FILE).write_text(own.dump())
+    (tmp_path / name / TEMPLATE_FILE).write_text(own.dump())
     monkeypatch.chdir(tmp_path)
     assert load_template(Path(name)) == own
     assert load_template("needs") == NEEDS  # a bundled one goes by its name
@@ -213,4 +213,4 @@ def test_a_line_is_cut_between_words() -> None:
     template = load_template("needs")
     words = "forecast " * 40
     assert template.clean(words) == ("forecast " * 17).strip()
-    assert len(template.clean("x" * 500)) == template.most_characters
+    assert len(template.clean("x" * 500)) == template.max_characters

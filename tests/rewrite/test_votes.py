@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.template import load_template
-from rewrite.types import Answer, Ask, Prompt, Rewrite
-from rewrite.votes import in_order, one_answer, voted
+from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest
+from rewrite.votes import in_order, merge_answers, vote_lines
 
 TEMPLATE = load_template("needs")
-SEVERAL = Sampling(temperature=1.0, answers=3, votes=1)
+SEVERAL = Sampling(temperature=1.0, answers=3, min_votes=1)
 
 
 def _answers(*texts: str) -> list[Answer]:
@@ -28,42 +28,42 @@ def _answers(*texts: str) -> list[Answer]:
 
 def test_lines_that_most_answers_have_come_first() -> None:
     rewrites = [Rewrite(lines, "rewritten") for lines in (("a", "b"), ("c",), ("a", "b"), ("c", "d"), ("e", "a"))]
-    assert voted(rewrites, 3) == ("a", "b", "c")
-    assert voted(rewrites, 9) == ("a", "b", "c", "d", "e")
-    assert in_order(voted(rewrites, 3), rewrites) == ("c", "a", "b")  # as they are written
-    assert in_order(voted(rewrites, 9), rewrites) == ("c", "e", "a", "b", "d")
-    assert voted(rewrites, 0) == ()
-    assert voted(rewrites, 9, least=2) == ("a", "b", "c")
-    assert voted(rewrites, 9, least=4) == ()
+    assert vote_lines(rewrites, 3) == ("a", "b", "c")
+    assert vote_lines(rewrites, 9) == ("a", "b", "c", "d", "e")
+    assert in_order(vote_lines(rewrites, 3), rewrites) == ("c", "a", "b")  # as they are written
+    assert in_order(vote_lines(rewrites, 9), rewrites) == ("c", "e", "a", "b", "d")
+    assert vote_lines(rewrites, 0) == ()
+    assert vote_lines(rewrites, 9, least=2) == ("a", "b", "c")
+    assert vote_lines(rewrites, 9, least=4) == ()
     silent = Rewrite((), "none")
-    assert voted([silent, Rewrite((), "unparseable")], 3) == ()
-    assert voted([silent, silent, Rewrite(("a",), "rewritten")], 3) == ()  # most want none
-    assert voted([silent, Rewrite(("a",), "rewritten")], 3) == ("a",)
+    assert vote_lines([silent, Rewrite((), "unparseable")], 3) == ()
+    assert vote_lines([silent, silent, Rewrite(("a",), "rewritten")], 3) == ()  # most want none
+    assert vote_lines([silent, Rewrite(("a",), "rewritten")], 3) == ("a",)
 
 
 def test_one_answer_stays_as_it_is() -> None:
     [only] = _answers("- fly\n- half a li")
-    assert one_answer(TEMPLATE, [replace(only, finished=False)], SEVERAL) == replace(only, finished=False)
+    assert merge_answers(TEMPLATE, [replace(only, finished=False)], SEVERAL) == replace(only, finished=False)
 
 
 def test_several_answers_are_one_with_the_lines_that_most_have() -> None:
-    found = one_answer(
+    found = merge_answers(
         TEMPLATE,
         _answers("- fly\n- pay", "- pay\n- rent", "no list at all", "- pay\n- fly"),
-        replace(SEVERAL, joined=2),
+        replace(SEVERAL, max_lines=2),
     )
     assert found == Answer("- pay\n- fly", 16)
-    assert one_answer(TEMPLATE, _answers(TEMPLATE.none, TEMPLATE.none, "- fly"), SEVERAL).text == TEMPLATE.none
-    assert one_answer(TEMPLATE, _answers("no list", "at all"), SEVERAL) == Answer("no list", 8)
+    assert merge_answers(TEMPLATE, _answers(TEMPLATE.none, TEMPLATE.none, "- fly"), SEVERAL).text == TEMPLATE.none
+    assert merge_answers(TEMPLATE, _answers("no list", "at all"), SEVERAL) == Answer("no list", 8)
     cut = [Answer("- fly\n- half a li", 9, finished=False), *_answers("- fly")]
-    assert one_answer(TEMPLATE, cut, SEVERAL) == Answer("- fly", 13)  # what a cap ended is not a line
+    assert merge_answers(TEMPLATE, cut, SEVERAL) == Answer("- fly", 13)  # what a cap ended is not a line
 
 
 def test_what_nobody_says_twice_is_not_asked_for() -> None:
     torn = _answers("- fly", "- rent a car", "- pay\n- fly")
-    assert one_answer(TEMPLATE, torn, Sampling(temperature=1.0, answers=3)).text == "- fly"
+    assert merge_answers(TEMPLATE, torn, Sampling(temperature=1.0, answers=3)).text == "- fly"
     apart = _answers("- fly", "- rent a car", "- pay")
-    assert one_answer(TEMPLATE, apart, Sampling(temperature=1.0, answers=3)).text == TEMPLATE.none
+    assert merge_answers(TEMPLATE, apart, Sampling(temperature=1.0, answers=3)).text == TEMPLATE.none
 
 
 @given(
@@ -71,7 +71,7 @@ def test_what_nobody_says_twice_is_not_asked_for() -> None:
 )
 def test_no_line_has_fewer_votes_than_one_left_out(drawn: list[list[str]], most: int) -> None:
     answers = [Answer(TEMPLATE.write(lines), 1) for lines in drawn]
-    lines = TEMPLATE.parse(one_answer(TEMPLATE, answers, replace(SEVERAL, joined=most))).lines
+    lines = TEMPLATE.parse(merge_answers(TEMPLATE, answers, replace(SEVERAL, max_lines=most))).lines
     votes = {line: sum(line in each for each in drawn) for line in "abcdef"}
     assert len(lines) <= most
     assert all(votes[line] for line in lines)
@@ -82,7 +82,7 @@ def test_no_line_has_fewer_votes_than_one_left_out(drawn: list[list[str]], most:
 class Torn:
     """Answers in turn with this and that."""
 
-    tells_too_long = True
+    rejects_long_prompts = True
 
     def __init__(self, context: int | None = None) -> None:
         self.context = context
@@ -102,25 +102,29 @@ class Torn:
 
 def test_a_rewriter_asks_as_often_as_its_sampling_says() -> None:
     once, often = Rewriter(TEMPLATE, Torn()), Rewriter(TEMPLATE, Torn(), SEVERAL)
-    assert [each.lines for each in once.rewrite([Ask("a trip")] * 2)] == [("fly", "pay")] * 2
-    [found] = often.rewrite([Ask("a trip")])
+    assert [each.lines for each in once.rewrite([RewriteRequest("a trip")] * 2)] == [("fly", "pay")] * 2
+    [found] = often.rewrite([RewriteRequest("a trip")])
     assert (found.lines, found.status, found.tokens) == (("pay", "fly", "rent"), "rewritten", 12)
-    assert [each.lines for each in often.samples([Ask("a trip")])[0]] == [("fly", "pay"), ("rent",), ("pay",)]
-    [few] = replace(often, sampling=replace(SEVERAL, joined=1)).rewrite([Ask("a trip")])
+    assert [each.lines for each in often.samples([RewriteRequest("a trip")])[0]] == [
+        ("fly", "pay"),
+        ("rent",),
+        ("pay",),
+    ]
+    [few] = replace(often, sampling=replace(SEVERAL, max_lines=1)).rewrite([RewriteRequest("a trip")])
     assert few.lines == ("pay",)
-    assert [each.status for each in often.rewrite([Ask("endless")])] == ["too-long"]
+    assert [each.status for each in often.rewrite([RewriteRequest("endless")])] == ["too-long"]
     assert found.finished
-    [short] = often.rewrite([Ask("capped")])
+    [short] = often.rewrite([RewriteRequest("capped")])
     assert (short.lines, short.finished) == (("fly", "rent"), False)  # what a cap ended is told, and not read
 
 
 def test_what_makes_no_sense_is_said() -> None:
-    with pytest.raises(Unfit, match="greedy answers are all the same"):
+    with pytest.raises(RewriteError, match="greedy answers are all the same"):
         Sampling(answers=3)
-    with pytest.raises(Unfit, match="the others at least 1"):
-        Sampling(joined=0)
-    with pytest.raises(Unfit, match="no line gets 5 votes of 3 answers"):
-        Sampling(temperature=1.0, answers=3, votes=5)
+    with pytest.raises(RewriteError, match="the others at least 1"):
+        Sampling(max_lines=0)
+    with pytest.raises(RewriteError, match="no line gets 5 votes of 3 answers"):
+        Sampling(temperature=1.0, answers=3, min_votes=5)
     with pytest.raises(BadInput, match="rules always answer the same"):
         RewriterSettings(template="needs", backend=RulesSettings(), sampling=SEVERAL)
     assert RewriterSettings(base="any", template="needs", sampling=SEVERAL).sampling.answers == 3

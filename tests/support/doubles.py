@@ -123,7 +123,7 @@ class ScriptedBackend:
     """What the user's message is answered with; None: it turns out too long."""
     asked: ClassVar[list[str]] = []
     context = None
-    tells_too_long = True
+    rejects_long_prompts = True
 
     def __init__(self, *parts: object) -> None:
         pass

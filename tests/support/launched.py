@@ -18,7 +18,7 @@ from rewrite.align import alignment_trainer as aligned
 from rewrite.align.ppo import run as ppo_run
 from rewrite.sft import train as fine_tuning
 from rewrite.sft.distributed import rank
-from rewrite.sft.run import Trained
+from rewrite.sft.run import TrainingResult
 
 written: set[str] = set()
 scored: Counter[str] = Counter()
@@ -34,7 +34,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         written.add(str(arguments[0]))
 
 
-def _digest(trained: Trained) -> str:
+def _digest(trained: TrainingResult) -> str:
     digest = hashlib.sha256()
     for name, each in sorted(trained.model.named_parameters()):
         digest.update(name.encode() + each.detach().cpu().numpy().tobytes())
@@ -45,23 +45,23 @@ def main() -> int:
     """All commands one after the other; the first that fails ends it."""
     global now
     notes, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
-    score, tune, keep = ToolReward.__call__, fine_tuning.train, aligned.kept
+    score, tune, keep = ToolReward.__call__, fine_tuning.train, aligned.keep_best
 
     def counted(self: ToolReward, queries: Any, answers: Any) -> list[float]:
         scored[now] += len(queries)
         return score(self, queries, answers)
 
-    def tuned(*words: Any, **more: Any) -> Trained:
+    def tuned(*words: Any, **more: Any) -> TrainingResult:
         trained = tune(*words, **more)
         weights[now] = _digest(trained)
         return trained
 
-    def kept(goal: Any, settings: Any, trained: Trained, *words: Any) -> Trained:
+    def kept(goal: Any, settings: Any, trained: TrainingResult, *words: Any) -> TrainingResult:
         weights[now] = _digest(trained)  # what was trained, even where the start is kept
         return keep(goal, settings, trained, *words)
 
     ToolReward.__call__ = counted  # type: ignore[method-assign]
-    fine_tuning.train, aligned.kept, ppo_run.kept = tuned, kept, kept  # type: ignore[attr-defined]
+    fine_tuning.train, aligned.keep_best, ppo_run.kept = tuned, kept, kept  # type: ignore[attr-defined]
     sys.addaudithook(_watch)
     codes = []
     for words in runs:

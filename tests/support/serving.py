@@ -17,7 +17,7 @@ from pipelines.serve.gateway import Gateway
 from pipelines.serve.server import Server
 from pipelines.serve.settings import ServeConfig
 from retrievers.dense.encoder import fingerprint
-from rewrite.folder import Card, save_folder
+from rewrite.folder import RewriterCard, save_rewriter
 from rewrite.template import Template
 
 PATIENT = 20_000
@@ -73,7 +73,7 @@ def rewriter(*models: ModelServer, **more: Any) -> dict[str, Any]:
     return {"template": "needs", "engine": engine, "fusion": {"raw": 0.5}, **more}
 
 
-def save_rewriter(base: Path, folder: Path, seed: int, *searches: str) -> None:
+def make_test_rewriter(base: Path, folder: Path, seed: int, *searches: str) -> None:
     """An adapter whose answers always begin a line, written as training writes rewriters; another for every seed.
 
     `searches` are the retrievers in front of which its share of the raw query was chosen."""
@@ -87,5 +87,5 @@ def save_rewriter(base: Path, folder: Path, seed: int, *searches: str) -> None:
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
     template = Template("any", 1, "", "{utterance}", line="{query}")
     data = [{"dataset": "any", "searches": each} for each in searches]
-    card = Card(str(base), fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5}, data=data)
-    save_folder(folder, model, tokenizer, card, template)
+    card = RewriterCard(str(base), fingerprint(base), "lora", fusion={"method": "weighted", "raw": 0.5}, data=data)
+    save_rewriter(folder, model, tokenizer, card, template)

@@ -11,13 +11,13 @@ import yaml
 from pipelines.cli import main as cli
 
 THINGS = "hotels trains rain news music taxes recipes maps stocks films".split()
-TEMPLATE = {"name": "short", "version": 1, "system": "", "user": "{utterance}", "most_characters": 40}
+TEMPLATE = {"name": "short", "version": 1, "system": "", "user": "{utterance}", "max_characters": 40}
 TRAINING = {
     "lora": {"rank": 4, "alpha": 8, "dropout": 0.2},
     "epochs": 2,
     "batch_size": 2,
     "learning_rate": 0.05,
-    "most_tokens": 64,
+    "max_tokens": 64,
     "evaluations": 2,
     "patience": 9,
     "report_to": [],
@@ -83,6 +83,6 @@ def align_config(targets: Path, start: dict[str, Any], output: Path, algo: dict[
         "reward": {"terms": {"recall@5": 1.0, "length": 0.5}},
         "training": ALIGNING,
         "evaluation": {"answer_tokens": 6, "samples": 2},
-        "collapse": {"parsed": 0, "distinct": 0, "shorter": 0, "longer": 1000, "kl": 0},
+        "collapse": {"min_parsed": 0, "min_distinct": 0, "min_length_ratio": 0, "max_length_ratio": 1000, "max_kl": 0},
     }
     return write(output.with_suffix(".yaml"), config | more)

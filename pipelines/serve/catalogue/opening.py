@@ -12,7 +12,7 @@ from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import ServeConfig
 from retrievers.index import Index
 from retrievers.kind import Context
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 
 class Feedback(Protocol):
@@ -31,7 +31,7 @@ def open_catalogue(config: ServeConfig, context: Context, metrics: Metrics, phra
     try:
         from pipelines.serve.catalogue.shared_catalogue import SharedCatalogue
     except ModuleNotFoundError as error:
-        raise Unfit(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
+        raise RewriteError(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
     return SharedCatalogue(config.database, config.retriever, context, metrics, phrasing)
 
 

@@ -111,7 +111,7 @@ class ServerEndpoint:
         body = {
             "model": model,
             "messages": prompt,
-            "max_tokens": sampling.most_tokens,
+            "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "seed": sampling.seed + place,
             **({"top_p": sampling.top_p} if sampling.temperature > 0 else {}),

@@ -22,7 +22,7 @@ from pipelines.system_description import fusion_warning
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend
-from rewrite.folder import CARD
+from rewrite.folder import CARD_FILE
 from rewrite.rewriter import Rewriter
 from rewrite.settings import ServerSettings
 
@@ -188,7 +188,7 @@ class Models:
     async def _prepare(self, server: ServerEndpoint, parts: Parts) -> Loaded:
         """Has a server load what is asked of it; who asks for that is answered by it from then on."""
         backend = await asyncio.to_thread(partial(self._backend, server.url, parts))
-        room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
+        room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.max_tokens)
         server.backends[backend.model] = backend
         server.breaker.succeeded()
         return self._loaded(backend.model, parts, room)
@@ -210,7 +210,7 @@ class Models:
             rewriter = await asyncio.to_thread(load_rewriter, self.settings.plain(), parts, self._device)
         backend: Backend = rewriter.backend
         name = f"{SERVED}-{parts.facts.get('fingerprint', 'local')}"
-        room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.most_tokens)
+        room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.max_tokens)
         most = engine.batch_size if isinstance(engine, InProcess) else AT_ONCE
         self._local = LocalEndpoint(engine.kind, rewriter, name, self._breaker(), most)
         # Those who wait for an older one are answered by it.
@@ -275,7 +275,7 @@ class Models:
         if self.settings.path is None:
             return None
         folder = Path(self.settings.path).expanduser()
-        for path in (folder / CARD, folder / "rewriter" / CARD):
+        for path in (folder / CARD_FILE, folder / "rewriter" / CARD_FILE):
             try:
                 facts = path.stat()
             except OSError:
@@ -288,7 +288,7 @@ def _fits(parts: Parts) -> tuple[int, bool]:
     """The rank to make room for, and whether vLLM runs on a CPU here."""
     import torch
 
-    from rewrite.backends.vllm_engine import lora_room
+    from rewrite.backends.vllm_engine import max_lora_rank
 
-    rank = 0 if parts.adapter is None or parts.model is None else lora_room(parts.adapter, parts.model)
+    rank = 0 if parts.adapter is None or parts.model is None else max_lora_rank(parts.adapter, parts.model)
     return rank, not torch.cuda.is_available()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rewrite.backends.base import Room
+from rewrite.backends.base import TokenBudget
 from rewrite.template import Template
-from rewrite.types import Ask, Prompt
+from rewrite.types import Prompt, RewriteRequest
 
 SLACK = 32
 """Tokens for what joining texts may do to their tokens."""
@@ -15,16 +15,16 @@ SLACK = 32
 class QuickRoom:
     """A backend's room; its own count is asked only for prompts that come near the edge."""
 
-    tells_too_long = False  # a refusal would cost the time that there is for an answer
+    rejects_long_prompts = False  # a refusal would cost the time that there is for an answer
 
-    def __init__(self, exact: Room, template: Template, most_tokens: int) -> None:
+    def __init__(self, exact: TokenBudget, template: Template, max_tokens: int) -> None:
         """Asks how many tokens the bare template has, so it may take a moment."""
-        bare = template.render(Ask(""))
+        bare = template.render(RewriteRequest(""))
         self._exact, self._bytes = exact, _bytes(bare)
         self.context = exact.context
         counted = exact.count([bare]) if self.context is not None else None
         self._tokens = counted[0] if counted else None
-        self._room = None if self.context is None else self.context - most_tokens
+        self._room = None if self.context is None else self.context - max_tokens
 
     def surely(self, prompt: Prompt) -> bool:
         """True where there is nothing to count: it fits, or nobody knows."""

@@ -15,11 +15,11 @@ from pipelines.serve.rewriter.cache import RewriteCache
 from pipelines.serve.rewriter.endpoints import Endpoint
 from pipelines.serve.rewriter.prompt_budget import QuickRoom
 from retrievers.settings import RewriteFusion
-from rewrite.rewriter import fit
+from rewrite.rewriter import fit_prompts
 from rewrite.settings import Sampling
 from rewrite.template import Template
-from rewrite.types import Answer, Ask, Prompt, Rewrite
-from rewrite.votes import one_answer
+from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest
+from rewrite.votes import merge_answers
 
 log = logging.getLogger("rewrite-serve")
 _LOUD = {"closed": logging.DEBUG, "open": logging.WARNING, "half-open": logging.WARNING}
@@ -61,7 +61,7 @@ class Rewriting:
         self._turns, self._most_waiting, self._waiting = asyncio.Semaphore(concurrency), concurrency, 0
         self._next = 0
 
-    async def rewrite(self, loaded: Loaded, ask: Ask, seconds: float, hurried: bool = False) -> Rewritten:
+    async def rewrite(self, loaded: Loaded, ask: RewriteRequest, seconds: float, hurried: bool = False) -> Rewritten:
         """The rewrite of one utterance, or Trouble with the reason; never later than `seconds` from now.
 
         `hurried`: the caller gives less time than is usual here, so that its end says nothing about the model.
@@ -77,7 +77,7 @@ class Rewriting:
             self.in_use[loaded.model] -= 1
         return Rewritten(found, cached, time.monotonic() - started)
 
-    async def _in_time(self, loaded: Loaded, ask: Ask, hurried: bool) -> tuple[Rewrite, bool]:
+    async def _in_time(self, loaded: Loaded, ask: RewriteRequest, hurried: bool) -> tuple[Rewrite, bool]:
         prompt, cut = await self._fitted(loaded, ask)
         weights = f"{loaded.model} {loaded.facts.get('fingerprint')}"
         key = RewriteCache.key(weights, f"{loaded.template}", loaded.sampling, prompt)
@@ -100,14 +100,14 @@ class Rewriting:
         self._cache.put(key, found)
         return found, False
 
-    async def _fitted(self, loaded: Loaded, ask: Ask) -> tuple[Prompt, int]:
+    async def _fitted(self, loaded: Loaded, ask: RewriteRequest) -> tuple[Prompt, int]:
         """The prompt, with as many candidates cut as it takes."""
         prompt: Prompt | None = loaded.template.render(ask)
         cut = 0
         if prompt is not None and not loaded.room.surely(prompt):
             try:
                 [(prompt, cut)] = await asyncio.to_thread(
-                    fit, loaded.template, loaded.room, [ask], loaded.sampling.most_tokens
+                    fit_prompts, loaded.template, loaded.room, [ask], loaded.sampling.max_tokens
                 )
             except ConnectionError as error:
                 raise Trouble("unavailable", "nobody counts tokens") from error
@@ -132,7 +132,7 @@ class Rewriting:
                 answers = await endpoint.answers(loaded.model, prompt, loaded.sampling)
                 endpoint.breaker.succeeded()
                 decided = True
-                return one_answer(loaded.template, answers, loaded.sampling)
+                return merge_answers(loaded.template, answers, loaded.sampling)
             except Trouble as trouble:
                 if not trouble.blame:
                     raise

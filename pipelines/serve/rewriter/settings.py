@@ -137,7 +137,7 @@ class ServedRewriter:
                     retries=0,
                 )
             case ManagedVllm() as vllm:
-                backend = VllmSettings(context=vllm.context, memory=vllm.memory, eager=vllm.eager, dtype=vllm.dtype)
+                backend = VllmSettings(context=vllm.context, gpu_memory=vllm.memory, eager=vllm.eager, dtype=vllm.dtype)
             case InProcess() as local:
                 backend = TransformersSettings(batch_size=local.batch_size)
             case ByRules():

@@ -170,7 +170,7 @@ class _Maker:
         found = search.retrieve([utterances[query] for query in order], DEPTH, "raw queries")
         self._raw: dict[str, Ranking] = dict(zip(order, found, strict=True))
         if config.say == "own-words":
-            own = own_words(search, utterances, self._raw, gold, template.most_lines)
+            own = own_words(search, utterances, self._raw, gold, template.max_lines)
             style = config.phrasings[0] if template.candidates else ""
             self.lines = Lines(own, style, {})
         else:
@@ -197,7 +197,7 @@ class _Maker:
         ]
 
     def _shown(self, query: str) -> tuple[str, ...]:
-        tools, most = self._search.tools, self._template.most_characters
+        tools, most = self._search.tools, self._template.max_characters
         return tuple(
             phrase(tools[tool], self.lines.style, most, self._search.fields)
             for tool in self._raw[query].ids[: self._template.candidates]

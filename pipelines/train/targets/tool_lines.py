@@ -65,7 +65,7 @@ def tool_lines(
     known = {tool for tools in learned.values() for tool in tools}
     tools = {tool.id: tool for tool in data.tools}
     lines = {
-        name: [phrase(tools[tool], name, template.most_characters, search.fields) for tool in needed]
+        name: [phrase(tools[tool], name, template.max_characters, search.fields) for tool in needed]
         for name in choice.phrasings
     }
     goodness = np.array([_goodness(search, lines[name], needed) for name in choice.phrasings])
@@ -78,7 +78,7 @@ def tool_lines(
     places = {tool: place for place, tool in enumerate(needed)}
 
     def said(query: str, draw: int) -> list[str]:
-        order = _order(query, gold[query], raw[query], choice, template)[: template.most_lines]
+        order = _order(query, gold[query], raw[query], choice, template)[: template.max_lines]
         rows = [_drawn(choice, f"{query}/{tool}", draw) if choice.choose == "any" else best[tool] for tool in order]
         return [lines[choice.phrasings[row]][places[tool]] for tool, row in zip(order, rows, strict=True)]
 

@@ -28,7 +28,7 @@ from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.text import clean, document, tokens
 from retrievers.types import Tool, ToolId
-from rewrite.types import Ask
+from rewrite.types import RewriteRequest
 
 THIN = 24
 """Characters under which a description is no description."""
@@ -80,11 +80,11 @@ def draw(
         settings = config.writer
         parts = find_parts(settings)
         writer = load_rewriter(settings, parts, context.device)
-        longest = max(300, 4 * parts.template.most_characters)
+        longest = max(300, 4 * parts.template.max_characters)
         for number in tqdm(missing, desc="writing", disable=not context.show_progress):
-            asks = [Ask(_shown(config, index, tool, longest)) for tool in chunks[number]]
+            asks = [RewriteRequest(_shown(config, index, tool, longest)) for tool in chunks[number]]
             sampling = replace(settings.sampling, answers=config.draws, seed=settings.sampling.seed + number)
-            found = writer.samples(asks, sampling)
+            found = writer.sample(asks, sampling)
             lines = {
                 tool: list(dict.fromkeys(line for answer in answers if answer.finished for line in answer.lines))
                 for tool, answers in zip(chunks[number], found, strict=True)

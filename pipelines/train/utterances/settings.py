@@ -12,7 +12,7 @@ from rewrite.settings import RulesSettings, Sampling
 
 def _writer() -> RewriterSettings:
     return RewriterSettings(
-        base="bundled:smollm2-135m", template="utterances", sampling=Sampling(0.6, 0.9, most_tokens=48)
+        base="bundled:smollm2-135m", template="utterances", sampling=Sampling(0.6, 0.9, max_tokens=48)
     )
 
 

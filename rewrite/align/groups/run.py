@@ -1,4 +1,4 @@
-"""GRPO and RLOO by TRL: a group of answers a query, each compared with the others; the reward is ours."""
+"""GRPO and RLOO with TRL: several answers per query, each compared with the others, scored by our reward."""
 
 from __future__ import annotations
 
@@ -9,156 +9,153 @@ from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.rloo_config import RLOOConfig
 
-from rewrite.align.alignment_trainer import Goal, Leg, align
+from rewrite.align.alignment_trainer import AlignTask, RunOptions, run_alignment
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.estimate import estimate_online
-from rewrite.align.groups.adapter_rollouts import AdapterServer
-from rewrite.align.groups.trainers import GrpoAligned, RlooAligned, TrlReward, patient
-from rewrite.align.query import Query
+from rewrite.align.groups.trainers import GrpoAlignmentTrainer, RlooAlignmentTrainer, TrlReward, retry_generation
+from rewrite.align.query import AlignQuery
 from rewrite.align.settings import GrpoSettings, RlooSettings
 from rewrite.backends.in_process import TransformersBackend
-from rewrite.backends.model_folder import encode, load_tokenizer
-from rewrite.errors import Unfit
-from rewrite.rewriter import fit
+from rewrite.backends.model_folder import encode
+from rewrite.errors import RewriteError
+from rewrite.rewriter import fit_prompts
 from rewrite.sft import checkpoints
-from rewrite.sft.callbacks import say
-from rewrite.sft.distributed import first, world
-from rewrite.sft.run import Run, Trained, load_policy, new_adapter, older_card, padded, quiet, shared_arguments
-from rewrite.speedups.right_padding import turn_rows
+from rewrite.sft.callbacks import log_line
+from rewrite.sft.distributed import is_main_process, world_size
+from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
+from rewrite.sft.run import TrainingResult, TrainingRun, training_arguments
+from rewrite.speedups.right_padding import is_before_ampere, pad_right
 from rewrite.speedups.shared_prompts import can_share, share_prompts
 from rewrite.types import Prompt
 
+CLIP = 0.2
+"""PPO's clip of the probability ratio."""
 
-def train_groups(goal: Goal, leg: Leg, algo: GrpoSettings | RlooSettings) -> Trained:
-    """Trains on answers that the policy writes on the way, for several steps at once where that is asked for: those
-    steps are done whole, since a checkpoint holds no answers."""
-    task, settings = goal.task, leg.settings
-    quiet(leg.progress)
-    _check(algo, leg)
-    tokenizer = padded(load_tokenizer(task.base))
-    folder = leg.work / "checkpoints"
-    arguments = _arguments(leg, algo, task.metric, len(goal.queries))
-    if first():
-        checkpoints.remove_torn(folder)
+
+def train_groups(align_task: AlignTask, options: RunOptions, algo: GrpoSettings | RlooSettings) -> TrainingResult:
+    """Trains on answers that the policy generates on the way. The steps that share a batch of answers are never split
+    by a checkpoint, which holds no answers."""
+    task, settings = align_task.training, options.settings
+    silence_progress(options.progress)
+    answers = _answers_per_batch(algo, options)
+    tokenizer = load_training_tokenizer(task.base)
+    arguments = _arguments(options, algo, task.metric, len(align_task.queries))
+    if is_main_process():
+        checkpoints.remove_torn(options.folder / "checkpoints")
     arguments.distributed_state.wait_for_everyone()
-    together = algo.steps * algo.iterations
-    run = Run(leg.work, settings, task.metric, leg.resume, leg.progress, together)
-    watch = CollapseWatch(goal.limits)
+    steps = algo.steps * algo.iterations
+    run = TrainingRun(options.folder, settings, task.metric, options.resume, options.progress, steps)
+    watch = CollapseWatch(align_task.limits)
     set_seed(settings.seed)
     model = load_policy(task.base, task.adapter, settings.attention)
-    queries, prompts = fitting(goal, model, tokenizer, algo.most_tokens)
-    left_over = _left_over(len(queries), _at_once(algo, leg) // algo.answers)
-    rows = Dataset.from_dict({"prompt": prompts, "place": list(range(len(prompts)))})
-    if first():
-        lengths = [len(tokens) for tokens in encode(tokenizer, prompts)]
+    queries, prompts = select_fitting(align_task, model, tokenizer, algo.max_tokens)
+    left_over = _left_over(len(queries), answers // algo.answers)
+    rows = Dataset.from_dict({"prompt": prompts, "index": list(range(len(prompts)))})
+    if is_main_process():
+        lengths, device = [len(tokens) for tokens in encode(tokenizer, prompts)], arguments.device
+        sharing = can_share(model) and not is_before_ampere(device)
         half = bool(arguments.bf16)
-        sharing = can_share(model) and not older_card(arguments.device)
-        found = estimate_online(task.base, settings, algo, lengths, arguments.device, half, world(), sharing)
-        for line in found.told():
-            say(line)
-    reward = TrlReward(queries, goal.reward, tokenizer.eos_token_id)
-    kind: Any = GrpoAligned if isinstance(algo, GrpoSettings) else RlooAligned
+        estimate_online(task.base, settings, algo, lengths, device, half, world_size(), sharing).log()
+    reward = TrlReward(queries, align_task.reward, tokenizer.eos_token_id)
+    kind: Any = GrpoAlignmentTrainer if isinstance(algo, GrpoSettings) else RlooAlignmentTrainer
     trainer = kind(
         task,
         run.recorder,
-        leg.progress,
+        options.progress,
         model=model,
         reward_funcs=reward,
         args=arguments,
         train_dataset=rows,
         eval_dataset=rows.select(range(1)),
         processing_class=tokenizer,
-        peft_config=new_adapter(settings, task.adapter),
+        peft_config=lora_config(settings, task.adapter),
         callbacks=[*run.callbacks(), watch],
     )
     trainer.sharing = share_prompts(trainer)
-    if first() and not trainer.sharing:
-        say("answers cannot share their prompt here: each is a row of its own, which takes more memory and time")
-    turn_rows(trainer)
+    if not trainer.sharing:
+        log_line("answers cannot share their prompt here: each is a row of its own, which takes more memory and time")
+    pad_right(trainer)
     trainer.epochs_done = int(run.state.get("epoch", 0))
-    if algo.by == "adapter":
-        trainer.writer = AdapterServer(algo, leg.work / "rollouts", settings.seed)
-    if algo.by == "server" and first():  # the one process that asks it
-        patient(trainer.vllm_generation.vllm_client, algo.url)
-    facts = {"queries": len(queries), "too_long": len(goal.queries) - len(queries), "left_over": left_over}
-    trained = align(goal, leg, run, trainer, watch, facts)
-    return with_reward_time(trained, reward.seconds, run)
+    if algo.engine == "server" and is_main_process():  # the one process that sends requests
+        retry_generation(trainer.vllm_generation.vllm_client, algo.server_url)
+    too_long = len(align_task.queries) - len(queries)
+    facts = {"queries": len(queries), "too_long": too_long, "left_over": left_over}
+    result = run_alignment(align_task, options, run, trainer, watch, facts)
+    return add_reward_time(result, reward.seconds, run)
 
 
-def with_reward_time(trained: Trained, seconds: float, run: Run) -> Trained:
-    """Notes how much of the time the reward took since the run was started or resumed, evaluations left out."""
+def add_reward_time(result: TrainingResult, seconds: float, run: TrainingRun) -> TrainingResult:
+    """Adds the reward's share of the training time since the run was started or resumed."""
     if run.recorder and seconds:
-        spent = max(1e-9, run.recorder.journal.here - trained.facts["evaluation_seconds"])
-        trained.facts.update(reward_seconds=round(seconds, 3), reward_share=round(min(1.0, seconds / spent), 4))
-    return trained
+        spent = max(1e-9, run.recorder.metrics_log.seconds_of_leg - result.facts["evaluation_seconds"])
+        result.facts.update(reward_seconds=round(seconds, 3), reward_share=round(min(1.0, seconds / spent), 4))
+    return result
 
 
-def fitting(goal: Goal, model: Any, tokenizer: Any, most_tokens: int) -> tuple[list[Query], list[Prompt]]:
-    """The queries whose prompts leave room for an answer, with those prompts."""
+def select_fitting(
+    task: AlignTask, model: Any, tokenizer: Any, max_tokens: int
+) -> tuple[list[AlignQuery], list[Prompt]]:
+    """The queries whose prompts leave room for an answer, and those prompts."""
     backend = TransformersBackend.around(model, tokenizer, 1)
-    fitted = fit(goal.task.template, backend, [query.example.ask for query in goal.queries], most_tokens)
-    both = [(query, prompt) for query, (prompt, _) in zip(goal.queries, fitted, strict=True) if prompt is not None]
+    requests = [query.example.request for query in task.queries]
+    fitted = fit_prompts(task.training.template, backend, requests, max_tokens)
+    both = [(query, prompt) for query, (prompt, _) in zip(task.queries, fitted, strict=True) if prompt is not None]
     if not both:
-        raise Unfit("no query leaves room for an answer; set a smaller algo.most_tokens or show fewer candidates")
-    if len(both) < len(goal.queries):
-        say(f"{len(goal.queries) - len(both)} queries are too long and left out")
+        raise RewriteError("no query leaves room for an answer; set a smaller algo.max_tokens or show fewer candidates")
+    if len(both) < len(task.queries):
+        log_line(f"{len(task.queries) - len(both)} queries are too long and left out")
     return [query for query, _ in both], [prompt for _, prompt in both]
 
 
-def _at_once(algo: GrpoSettings | RlooSettings, leg: Leg) -> int:
-    """Answers that are written at once, by all devices."""
-    return leg.settings.batch_size * leg.settings.accumulate * algo.steps * world()
-
-
-def _left_over(queries: int, at_once: int) -> int:
-    """How many queries every epoch leaves out, other ones each time: TRL takes `at_once` together, or none."""
-    if queries < at_once:
-        raise Unfit(
-            f"answers are written for {at_once} queries at once (training.batch_size x accumulate x algo.steps x "
-            f"devices / algo.answers), and there are {queries}; lower one of them, or give more queries"
+def _answers_per_batch(algo: GrpoSettings | RlooSettings, options: RunOptions) -> int:
+    """Answers that all devices generate together; refuses settings that TRL would refuse less clearly."""
+    settings = options.settings
+    answers = settings.batch_size * settings.gradient_accumulation_steps * algo.steps * world_size()
+    if answers % algo.answers:
+        raise RewriteError(
+            f"training.batch_size x gradient_accumulation_steps x algo.steps x devices is {answers}, no multiple of "
+            f"algo.answers ({algo.answers})"
         )
-    if left := queries % at_once:
-        say(f"{left} of {queries} queries are left over in every epoch: answers are written for {at_once} at once")
+    if algo.engine != "transformers" and not options.cuda:
+        raise RewriteError(
+            f"algo.engine: {algo.engine} (vLLM) needs a CUDA device to send weights to; set it to transformers"
+        )
+    return answers
+
+
+def _left_over(queries: int, batch: int) -> int:
+    """Queries that every epoch leaves out, different ones each time: TRL takes whole batches only."""
+    if queries < batch:
+        raise RewriteError(
+            f"answers are generated for {batch} queries at once (training.batch_size x gradient_accumulation_steps x "
+            f"algo.steps x devices / algo.answers), and there are {queries}; lower one of them, or give more queries"
+        )
+    if left := queries % batch:
+        log_line(f"{left} of {queries} queries are left over in every epoch: answers are generated for {batch} at once")
     return left
 
 
-def _check(algo: GrpoSettings | RlooSettings, leg: Leg) -> None:
-    """Refuses what TRL would refuse in its own words, or not at all."""
-    batch = _at_once(algo, leg)
-    if batch % algo.answers:
-        raise Unfit(
-            f"training.batch_size x accumulate x algo.steps x devices is {batch}, no multiple of algo.answers "
-            f"({algo.answers})"
-        )
-    if algo.by in ("colocate", "server") and not leg.cuda:
-        raise Unfit(
-            f"rollouts by vLLM ({algo.by}) need a CUDA device to ship weights to; "
-            "set algo.by to transformers or adapter"
-        )
-    if algo.by == "adapter" and leg.settings.method != "lora":
-        raise Unfit("rollouts by `adapter` ship a LoRA; set training.method to lora, or algo.by to something else")
-
-
-def _arguments(leg: Leg, algo: GrpoSettings | RlooSettings, metric: str, rows: int) -> Any:
-    shared = shared_arguments(leg.work / "checkpoints", leg.settings, metric, leg.cuda) | {
+def _arguments(options: RunOptions, algo: GrpoSettings | RlooSettings, metric: str, rows: int) -> Any:
+    settings, use_vllm = options.settings, algo.engine != "transformers"
+    arguments = training_arguments(options.folder / "checkpoints", settings, metric, options.cuda) | {
         "num_generations": algo.answers,
         "num_generations_eval": 1,
-        "max_completion_length": algo.most_tokens,
+        "max_completion_length": algo.max_tokens,
         "temperature": algo.temperature,
-        "top_p": algo.top_p,
+        "top_p": 1.0,
         "top_k": 0,
         "beta": algo.beta,
         "num_iterations": algo.iterations,
-        "steps_per_generation": leg.settings.accumulate * algo.steps,
-        "epsilon": algo.clip,
-        "logging_steps": leg.often(rows * algo.answers * algo.iterations),
-        "use_vllm": algo.by in ("colocate", "server"),
+        "steps_per_generation": settings.gradient_accumulation_steps * algo.steps,
+        "epsilon": CLIP,
+        "logging_steps": options.logging_steps(rows * algo.answers * algo.iterations),
+        "use_vllm": use_vllm,
     }
-    if algo.by in ("colocate", "server"):
-        shared |= {"vllm_mode": algo.by, "vllm_gpu_memory_utilization": algo.memory}
-        shared |= {"vllm_server_base_url": algo.url} if algo.by == "server" else {}
-    else:  # a loss that is no number will tell; here it would end the process, on a GPU for good
-        shared["generation_kwargs"] = {"remove_invalid_values": True}
+    if use_vllm:
+        arguments |= {"vllm_mode": algo.engine, "vllm_gpu_memory_utilization": algo.gpu_memory}
+        arguments |= {"vllm_server_base_url": algo.server_url} if algo.engine == "server" else {}
+    else:  # check_finite stops a broken policy; here it would end the process, and on a GPU break the device
+        arguments["generation_kwargs"] = {"remove_invalid_values": True}
     if isinstance(algo, GrpoSettings):
-        return GRPOConfig(**shared, loss_type=algo.loss, scale_rewards=algo.scale)
-    return RLOOConfig(**shared)
+        return GRPOConfig(**arguments, loss_type=algo.loss, scale_rewards="group")
+    return RLOOConfig(**arguments)

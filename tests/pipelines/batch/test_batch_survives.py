@@ -176,7 +176,7 @@ def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path
         lines = [json.dumps(f"request {n * n % 41} " + "and more " * (n % 9)) for n in range(60)]
         (tmp_path / name / "in.jsonl").write_text("\n".join(lines))
     (tmp_path / "config.yaml").write_text(
-        f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{most_tokens: 12}}}}\nchunk: 7\n"
+        f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{max_tokens: 12}}}}\nchunk: 7\n"
     )
 
     def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:

@@ -30,7 +30,7 @@ from retrievers.files import writer_lock
 from retrievers.index import Index, add, build
 from retrievers.settings import RewriteFusion
 from rewrite.backends import base
-from rewrite.folder import Card
+from rewrite.folder import RewriterCard
 from rewrite.settings import RulesSettings, Sampling
 from rewrite.template import load_template
 
@@ -232,7 +232,7 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
     for number, (kind, fusion, expected) in enumerate(
         (("dense", None, True), ("bm25", None, False), ("dense", RewriteFusion(raw=0.9), False))
     ):
-        card = Card("base", "0123", "full", fusion={"raw": 0.6}, data=[{"dataset": "any", "searches": kind}])
+        card = RewriterCard("base", "0123", "full", fusion={"raw": 0.6}, data=[{"dataset": "any", "searches": kind}])
         (folder / "rewriter.json").write_text(json.dumps(asdict(card)))
         caplog.clear()
         do(rows, tmp_path / f"out-{number}.jsonl", replace(config, fusion=fusion))
@@ -301,7 +301,7 @@ def test_a_wider_limit_is_a_reason_to_try_again(tmp_path: Path, rows: Path) -> N
     rows.write_text(rows.read_text() + json.dumps("word " * 2000) + "\n")
     out = tmp_path / "out.jsonl"
     assert do(rows, out).bad == 1
-    wider = replace(CONFIG, input=InputSettings(most_characters=20_000))
+    wider = replace(CONFIG, input=InputSettings(max_characters=20_000))
     assert do(rows, out, wider, retry=True).bad == 0
 
 
@@ -356,7 +356,7 @@ def test_a_cache_serves_other_jobs_of_the_same_rewriter(
     assert len(scripted.asked) == 24
     assert do(rows, tmp_path / "two.jsonl", replace(config, chunk=7)).asked == 0
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
-    other = replace(config, rewriter=replace(RULES, sampling=Sampling(most_tokens=5)))
+    other = replace(config, rewriter=replace(RULES, sampling=Sampling(max_tokens=5)))
     assert do(rows, tmp_path / "three.jsonl", other).asked == 24
 
 

@@ -17,10 +17,10 @@ from pipelines.context import make_context
 from pipelines.train.align_data import AlignSource, read_lessons
 from pipelines.train.rewards import RewardSettings, ToolReward
 from retrievers.settings import RewriteFusion
-from rewrite.folder import open_folder
+from rewrite.folder import open_rewriter
 from rewrite.types import Answer
 
-SAMPLES = {"answers": 3, "most_tokens": 6, "chunk": 3}
+SAMPLES = {"answers": 3, "max_tokens": 6, "chunk_size": 3}
 DPO = {"kind": "dpo", "samples": SAMPLES, "pairing": {"margin": 0.001}}
 
 
@@ -57,9 +57,9 @@ def _refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 def test_a_run_leaves_a_rewriter_as_fine_tuning_does(dpo: str, tmp_path: Path) -> None:
     run = Path(dpo).with_suffix("")
-    folder = open_folder(run)
+    folder = open_rewriter(run)
     metrics = json.loads((run / "metrics.json").read_text())
-    assert folder.card.how == "dpo after supervised fine-tuning"
+    assert folder.card.trained_by == "dpo after supervised fine-tuning"
     assert "Trained by dpo after supervised fine-tuning of" in (folder.path / "README.md").read_text()
     assert folder.card.data[0]["aligned_on"] == "all"
     assert folder.card.data[0]["searches"] == "bm25"
@@ -92,7 +92,7 @@ def test_pairs_are_a_command_and_can_be_trained_on(
         "start": start,
         "data": [{"targets": str(targets), "split": "align"}],
         "samples": SAMPLES,
-        "pairing": {"margin": 0.001, "most": 2},
+        "pairing": {"margin": 0.001, "max_pairs": 2},
         "reward": {"terms": {"recall@5": 1.0, "length": 0.5}},
     }
     path = write(tmp_path / "pairs.yaml", config)
@@ -109,35 +109,6 @@ def test_pairs_are_a_command_and_can_be_trained_on(
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["pairs"] == made
 
 
-def test_pairs_of_completed_targets_are_made_of_all_answers_together(
-    targets: Path, start: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = {
-        "output": str(tmp_path / "pairs"),
-        "data": [{"targets": str(targets)}],
-        "start": start,
-        "samples": {"answers": 2, "most_tokens": 6, "chunk": 4},
-        "reward": {"terms": {"mrr": 1.0}, "fusion": {"method": "interleave", "raw": 0}},
-        "pairing": {"most": 0, "completed": 3},
-    }
-    path = write(tmp_path / "pairs.yaml", config)
-    assert "no target was said to other queries" in _refused(capsys, "pairs", path)  # such a model says none
-    examples = [json.loads(line) for line in (targets / "train.jsonl").read_text().splitlines()]
-    said = {example["id"]: examples[0]["lines"][0] for example in examples[:3]}
-    file = tmp_path / "pairs" / "samples-0.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    told = [row | {"answers": [said[row["id"]], row["answers"][1]]} if row["id"] in said else row for row in rows]
-    file.write_text("".join(json.dumps(row) + "\n" for row in told))
-    capsys.readouterr()
-    assert cli.train(["pairs", path, "--device", "cpu"]) == 0
-    assert "1 pairs" in capsys.readouterr().out.splitlines()[-1]
-    [pair] = [json.loads(line) for line in (tmp_path / "pairs" / "pairs.jsonl").read_text().splitlines()]
-    own, *others = [example["lines"][0] for example in examples[:3]]
-    assert (pair["id"], pair["rejected"]) == (examples[0]["id"], own)
-    assert pair["chosen"].splitlines() in ([own, *others], [own, *others[::-1]])
-    assert pair["rewards"][0] > pair["rewards"][1]
-
-
 def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: dict[str, Any], tmp_path: Path) -> None:
     asked = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
     assert cli.train(["align", asked, "--device", "cpu"]) == 0
@@ -145,7 +116,7 @@ def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: di
     # A round that gains nothing ends the whole: the next one would begin where this one did.
     assert asked_in(tmp_path / "run" / "round-2") or metrics["kept"] == "start"
     assert not list((tmp_path / "run").glob("**/checkpoints"))
-    assert open_folder(tmp_path / "run").card.how.startswith("dpo")
+    assert open_rewriter(tmp_path / "run").card.trained_by.startswith("dpo")
 
     again = tmp_path / "again"  # here the first round has gained something
     shutil.copytree(tmp_path / "run" / "round-1", again / "round-1")
@@ -165,8 +136,8 @@ def asked_in(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     "algo",
     [
-        {"kind": "grpo", "answers": 2, "most_tokens": 5},
-        {"kind": "ppo", "most_tokens": 5, "minibatch": 2},
+        {"kind": "grpo", "answers": 2, "max_tokens": 5},
+        {"kind": "ppo", "max_tokens": 5, "minibatch_size": 2},
         {"kind": "best-of-n", "samples": SAMPLES, "margin": 0.0},
     ],
     ids=lambda algo: str(algo["kind"]),
@@ -180,7 +151,7 @@ def test_the_other_algorithms_go_the_same_way(
     assert "worth it?" in told.err
     assert told.err.count("estimate: ") == 2
     assert told.out.splitlines()[-1] == str(tmp_path / "run" / "rewriter")
-    assert open_folder(tmp_path / "run").card.training["algo"]["kind"] == algo["kind"]
+    assert open_rewriter(tmp_path / "run").card.training["algo"]["kind"] == algo["kind"]
 
 
 def test_the_probe_tells_and_refuses_nothing(
@@ -204,7 +175,7 @@ def test_what_would_be_in_vain_stops_before_training(
     targets: Path, start: dict[str, Any], tiny_lm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flat = {"reward": {"terms": {"recall@5": 1.0}, "fusion": {"raw": 1.0}}}
-    for algo in (DPO, {"kind": "grpo", "answers": 2, "most_tokens": 5}):
+    for algo in (DPO, {"kind": "grpo", "answers": 2, "max_tokens": 5}):
         asked = align_config(targets, start, tmp_path / f"flat-{algo['kind']}", algo, **flat)
         assert "no query has spread" in _refused(capsys, "align", asked)
         assert not list((tmp_path / f"flat-{algo['kind']}").glob("**/checkpoint-*"))

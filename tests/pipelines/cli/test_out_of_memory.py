@@ -20,7 +20,7 @@ from retrievers.generative.decoding import language_model
 from retrievers.out_of_memory import enough_memory
 from rewrite.backends import model_folder
 from rewrite.backends.model_folder import no_memory
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 
 CARD = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 139 GiB of which 1.00 MiB is free."
@@ -78,7 +78,7 @@ def test_a_full_machine_is_not_a_damaged_folder(tiny_lm: Path) -> None:
     assert {name: kind for name, (kind, _) in told.items()} == {
         "encoder": "OutOfMemory",
         "language model": "OutOfMemory",
-        "rewriter": "Unfit",
+        "rewriter": "RewriteError",
         "masstool": "OutOfMemory",
     }
     for name, (_, sentence) in told.items():
@@ -98,7 +98,7 @@ def test_whatever_a_library_raises_of_a_full_device_is_told_in_one_sentence(erro
             load(guard)
         assert exit_code(caught.value) == 2
         assert "\n" not in str(caught.value)
-    with pytest.raises(Unfit, match=f"memory ran out while {tmp_path}.*device"):
+    with pytest.raises(RewriteError, match=f"memory ran out while {tmp_path}.*device"):
         load(model_folder.loading)
 
 

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from pipelines.cli import main as cli
 from pipelines.train.run_folder import alone
 from pipelines.train.training_sources import SftSource, choose_dev, read_sources, spread
-from rewrite.folder import open_folder
+from rewrite.folder import open_rewriter
 from rewrite.settings import Sampling, TransformersSettings
 
 
@@ -54,7 +54,7 @@ def _changed(config: str, path: Path, **changes: Any) -> str:
 
 def test_a_run_leaves_a_rewriter_its_card_its_figures_and_its_samples(config: str) -> None:
     run = Path(config).with_suffix("")
-    folder = open_folder(run)
+    folder = open_rewriter(run)
     metrics = json.loads((run / "metrics.json").read_text())
     assert "Step by step" in (run / "report.html").read_text()
     assert folder.path == run / "rewriter"
@@ -128,7 +128,7 @@ def test_merge_writes_a_whole_model(
 
     run = Path(config).with_suffix("")
     assert cli.train(["merge", str(run), str(tmp_path / "merged")]) == 0
-    settings = {"backend": TransformersSettings(dtype="float32"), "sampling": Sampling(most_tokens=8)}
+    settings = {"backend": TransformersSettings(dtype="float32"), "sampling": Sampling(max_tokens=8)}
     adapted, _ = make_rewriter(RewriterSettings(path=str(run), **settings), "cpu")  # type: ignore[arg-type]
     merged, facts = make_rewriter(RewriterSettings(path=str(tmp_path / "merged"), **settings), "cpu")  # type: ignore[arg-type]
     asks = [example.ask for example in read_sources([SftSource(str(run.parent / "targets"))])[0][0].train]
@@ -178,7 +178,7 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
     asked = _changed(config, tmp_path / "none.yaml", training__report_to=["tensorbord"], **run)
     assert "report_to knows tensorboard" in _refused(capsys, "sft", asked)
     asked = _changed(config, tmp_path / "short.yaml", training__most_tokens=8, **run)
-    assert "no example fits into 8 tokens; raise most_tokens" in _refused(capsys, "sft", asked, "--device", "cpu")
+    assert "no example fits into 8 tokens; raise max_tokens" in _refused(capsys, "sft", asked, "--device", "cpu")
     facts = json.loads((targets / "targets.json").read_text())
     shutil.copytree(targets, tmp_path / "targets")
     (tmp_path / "targets" / "targets.json").write_text(json.dumps(facts | {"fingerprint": "0123/bm25"}))

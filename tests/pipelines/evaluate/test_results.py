@@ -86,7 +86,7 @@ def test_what_was_written_once_is_judged_anywhere(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rewrites of an evaluation, in front of the same index: the same figures without the rewriter."""
-    written = {"kind": "written", "path": f"{place}/runs/sample/eval/queries.jsonl", "made_by": "rules"}
+    written = {"kind": "replay", "path": f"{place}/runs/sample/eval/queries.jsonl", "made_by": "rules"}
     config = json.loads((place / "eval.json").read_text()) | {"output": f"{tmp_path}/eval"}
     config["rewriters"] = {"rules": {"backend": written | {"rewriter": "rules"}}}
     (tmp_path / "eval.json").write_text(json.dumps(config))

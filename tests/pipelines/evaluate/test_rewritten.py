@@ -29,11 +29,11 @@ from retrievers.settings import BM25Settings, RewriteFusion
 from retrievers.types import Tool
 from reward.metrics import DEPTH
 from rewrite.backends import base
-from rewrite.errors import BackendDown, Interrupted, Unfit
-from rewrite.folder import CARD, Card
+from rewrite.errors import BackendDown, Interrupted, RewriteError
+from rewrite.folder import CARD_FILE, RewriterCard
 from rewrite.rewriter import Rewriter
-from rewrite.template import FILE, load_template
-from rewrite.types import Ask, Rewrite
+from rewrite.template import TEMPLATE_FILE, load_template
+from rewrite.types import Rewrite, RewriteRequest
 
 SIZES = {"test": 24, "dev": 16}
 ALONE = {"method": "interleave", "raw": 0}
@@ -198,7 +198,7 @@ def test_a_run_with_a_real_model_is_written_down_and_shown(
     model = shutil.copytree(tiny_lm, tmp_path / "model")
     known = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(known | {"max_position_embeddings": 640}))  # room for all but one
-    small = {"base": str(model), "template": "candidates", "phrasing": "indexed", "sampling": {"most_tokens": 16}}
+    small = {"base": str(model), "template": "candidates", "phrasing": "indexed", "sampling": {"max_tokens": 16}}
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(facts(place, output=str(tmp_path / "run"), rewriters={"mine": small})))
     assert cli.evaluate([str(config), "--device", "cpu"]) == 0
@@ -223,13 +223,13 @@ def test_a_run_with_a_real_model_is_written_down_and_shown(
     assert "\x1b" not in out
 
 
-def rewriter_folder(folder: Path, card: Card, template: str = "needs") -> Path:
+def rewriter_folder(folder: Path, card: RewriterCard, template: str = "needs") -> Path:
     """A rewriter's folder, finished; without weights where there are none yet."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "adapter_model.safetensors").exists():
         (folder / "adapter_model.safetensors").write_bytes(b"no weights")
-    (folder / FILE).write_text(load_template(template).dump())
-    (folder / CARD).write_text(json.dumps(asdict(card)))
+    (folder / TEMPLATE_FILE).write_text(load_template(template).dump())
+    (folder / CARD_FILE).write_text(json.dumps(asdict(card)))
     return folder
 
 
@@ -243,15 +243,15 @@ def test_a_trained_rewriter_answers_with_its_own_template(tiny_lm: Path, tmp_pat
     )
     adapted.save_pretrained(folder)
     data = [{"dataset": "few", "protocol": "official", "retriever": "bm25"}]
-    card = Card("moved/away", fingerprint(tiny_lm), "lora", "path", data=data)
+    card = RewriterCard("moved/away", fingerprint(tiny_lm), "lora", "path", data=data)
     rewriter_folder(folder, card, "imagine")
     settings = parse(
-        RewriterSettings, {"path": str(tmp_path / "run"), "base": str(tiny_lm), "sampling": {"most_tokens": 4}}
+        RewriterSettings, {"path": str(tmp_path / "run"), "base": str(tiny_lm), "sampling": {"max_tokens": 4}}
     )
     rewriter, told = make_rewriter(settings, "cpu")
     assert (rewriter.template.name, told["phrasing"], told["method"]) == ("imagine", "path", "lora")
     assert told["trained_on"] == data
-    assert rewriter.rewrite([Ask("hello")])[0].status in {"rewritten", "unparseable"}
+    assert rewriter.rewrite([RewriteRequest("hello")])[0].status in {"rewritten", "unparseable"}
     with pytest.raises(ModelMissing, match="say with `base` where that model lies"):
         make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
 
@@ -268,16 +268,16 @@ def test_a_trained_rewriter_answers_with_its_own_template(tiny_lm: Path, tmp_pat
     ],
 )
 def test_a_card_that_cannot_be_meant_is_refused(tiny_lm: Path, tmp_path: Path, key: str, value: Any, said: str) -> None:
-    folder = rewriter_folder(tmp_path / "rewriter", Card(str(tiny_lm), fingerprint(tiny_lm), "lora"))
-    card = json.loads((folder / CARD).read_text())
-    (folder / CARD).write_text(json.dumps(card | {key: value}))
-    with pytest.raises((BadInput, Unfit), match=said) as caught:
+    folder = rewriter_folder(tmp_path / "rewriter", RewriterCard(str(tiny_lm), fingerprint(tiny_lm), "lora"))
+    card = json.loads((folder / CARD_FILE).read_text())
+    (folder / CARD_FILE).write_text(json.dumps(card | {key: value}))
+    with pytest.raises((BadInput, RewriteError), match=said) as caught:
         make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
-    assert str(folder / CARD) in str(caught.value)
+    assert str(folder / CARD_FILE) in str(caught.value)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_lm: Path, tmp_path: Path) -> None:
-    folder = rewriter_folder(tmp_path / "rewriter", Card(str(tiny_lm), "0123456789abcdef", "lora"))
+    folder = rewriter_folder(tmp_path / "rewriter", RewriterCard(str(tiny_lm), "0123456789abcdef", "lora"))
     with pytest.raises(ModelMismatch, match=r"is an adapter of .*0123456789abcdef.* say with `base`"):
         make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
 
@@ -286,7 +286,7 @@ def test_a_rewriter_that_has_seen_the_tools_is_not_tested_as_if_it_had_not(
     place: Path, tiny_lm: Path, tmp_path: Path, context: Context
 ) -> None:
     seen = [{"dataset": "other", "protocol": "official"}, {"dataset": "sample", "protocol": "official"}]
-    card = Card(str(tiny_lm), fingerprint(tiny_lm), "lora", data=seen)
+    card = RewriterCard(str(tiny_lm), fingerprint(tiny_lm), "lora", data=seen)
     folder = rewriter_folder(tmp_path / "rewriter", card)
     wanted = facts(place, data="bundled:sample", protocol="unseen-tools", rewriters={"mine": {"path": str(folder)}})
     with pytest.raises(ValueError, match="the rewriter 'mine' was trained on sample with protocol official, so it has"):
@@ -298,7 +298,7 @@ def test_weights_are_not_chosen_on_queries_that_were_learned(
 ) -> None:
     """Under unseen-tools, queries of the official dev split are trained on."""
     seen = [{"dataset": "sample", "protocol": "unseen-tools"}]
-    folder = rewriter_folder(tmp_path / "rewriter", Card(str(tiny_lm), fingerprint(tiny_lm), "lora", data=seen))
+    folder = rewriter_folder(tmp_path / "rewriter", RewriterCard(str(tiny_lm), fingerprint(tiny_lm), "lora", data=seen))
     wanted = facts(place, data="bundled:sample", rewriters={"mine": {"path": str(folder)}})
     with pytest.raises(
         ValueError, match="it may have seen dev queries of protocol official; evaluate test with a given fusion"
@@ -361,4 +361,4 @@ def test_a_server_that_is_not_there_is_no_result(
 
 
 def test_errors_of_rewriters_have_their_exit_codes() -> None:
-    assert [exit_code(error) for error in (Unfit("x"), BackendDown("x"), Interrupted("x"))] == [2, 1, 130]
+    assert [exit_code(error) for error in (RewriteError("x"), BackendDown("x"), Interrupted("x"))] == [2, 1, 130]

@@ -32,7 +32,7 @@ from retrievers.index import Index, build
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import Sampling, ServerSettings
 from rewrite.template import load_template
-from rewrite.types import Ask, Rewrite
+from rewrite.types import Rewrite, RewriteRequest
 
 NAMES = st.text() | st.sampled_from(["choices", "message", "content", "usage"])
 JSON = st.recursive(
@@ -226,7 +226,7 @@ def test_room_is_counted_only_near_the_edge(model: ModelServer) -> None:
     template = load_template("needs")
     exact = ServerBackend(ServerSettings(model.url, "rewriter"))
     room = QuickRoom(exact, template, 200)
-    bare = len(template.render(Ask(""))[0]["content"].split())
-    assert room.surely(template.render(Ask("x" * (1000 - 200 - bare - 40))))
-    assert not room.surely(template.render(Ask("x" * 1000)))
-    assert room.count([template.render(Ask("one two three"))]) == [bare + 3]
+    bare = len(template.render(RewriteRequest(""))[0]["content"].split())
+    assert room.surely(template.render(RewriteRequest("x" * (1000 - 200 - bare - 40))))
+    assert not room.surely(template.render(RewriteRequest("x" * 1000)))
+    assert room.count([template.render(RewriteRequest("one two three"))]) == [bare + 3]

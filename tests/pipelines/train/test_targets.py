@@ -52,7 +52,7 @@ def _place(search: ToolSearch, line: str, tool: str) -> int:
 
 def test_every_tool_is_said_in_the_phrasing_that_finds_it_best(made: Targets, search: ToolSearch) -> None:
     tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
-    most = made.template.most_characters
+    most = made.template.max_characters
     single = [example for example in made.splits["train"] if len(example.gold) == 1][:20]
     assert single
     for example in single:
@@ -68,7 +68,7 @@ def test_one_phrasing_for_the_whole_set_is_the_best_on_average(config: TargetsCo
     told = made.facts["phrasings"]
     assert made.facts["phrasing"] == max(told, key=lambda name: told[name])
     tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
-    style, most = made.facts["phrasing"], made.template.most_characters
+    style, most = made.facts["phrasing"], made.template.max_characters
     for example in made.splits["dev"][:20]:
         assert set(example.lines) == {made.template.clean(phrase(tools[t], style, most)) for t in example.gold}
 
@@ -79,7 +79,7 @@ def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
     asked_for = {"choose": "any", "draws": 3, "order": "id"}
     made = make_targets(replace(config, **asked_for), context)  # type: ignore[arg-type]
     tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
-    clean, most = made.template.clean, made.template.most_characters
+    clean, most = made.template.clean, made.template.max_characters
     ways = {
         tool: {name: clean(phrase(tools[tool], name, most, search.fields)) for name in NAMES}
         for tool in {tool for example in made.splits["train"] for tool in example.gold}
@@ -140,7 +140,7 @@ def test_targets_are_always_the_same(made: Targets, config: TargetsConfig, conte
 
 def test_every_target_is_read_as_it_was_written(made: Targets) -> None:
     for example in made.splits["train"]:
-        assert 1 <= len(example.lines) <= made.template.most_lines
+        assert 1 <= len(example.lines) <= made.template.max_lines
         read = made.template.parse(Answer(made.template.write(example.lines), 0))
         assert read.lines == tuple(dict.fromkeys(example.lines))
 
@@ -229,7 +229,7 @@ def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context:
     for example in shown.splits["dev"][:10]:
         (raw,) = search.retrieve([example.utterance], 10)
         style = shown.facts["phrasing"]
-        texts = [phrase(tools[tool], style, shown.template.most_characters, search.fields) for tool in raw.ids]
+        texts = [phrase(tools[tool], style, shown.template.max_characters, search.fields) for tool in raw.ids]
         assert list(example.candidates) == texts
         assert set(example.lines) <= {shown.template.clean(text) for text in texts}
 
@@ -241,7 +241,7 @@ def test_own_words_say_nothing_of_the_catalogue(config: TargetsConfig, context: 
     for example in said:
         words = set(re.findall(r"\w+", example.utterance.casefold()))
         for line in example.lines:
-            if len(line) > own.template.most_characters - 20:
+            if len(line) > own.template.max_characters - 20:
                 line = line.rpartition(" ")[0]  # its last word may have been cut
             assert set(re.findall(r"\w+", line.casefold())) <= words
     for metric, value in own.facts["raw"]["dev"].items():

@@ -13,18 +13,18 @@ import pytest
 from paths import ROOT
 from tiny_runs import ALIGNING, PLAIN, align_config, make_targets, sft_config, write
 
-from rewrite.folder import open_folder
-from rewrite.sft.distributed import join
+from rewrite.folder import open_rewriter
+from rewrite.sft.distributed import join_processes
 
 LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "dpo": {
         "kind": "dpo",
-        "samples": {"answers": 3, "most_tokens": 6, "chunk": 2},
-        "pairing": {"margin": 0.001, "most": 2},
+        "samples": {"answers": 3, "max_tokens": 6, "chunk_size": 2},
+        "pairing": {"margin": 0.001, "max_pairs": 2},
     },
-    "grpo": {"kind": "grpo", "answers": 2, "most_tokens": 5},
-    "ppo": {"kind": "ppo", "most_tokens": 5, "minibatch": 2},
+    "grpo": {"kind": "grpo", "answers": 2, "max_tokens": 5},
+    "ppo": {"kind": "ppo", "max_tokens": 5, "minibatch_size": 2},
 }
 NAMES = ["sft", *ALGORITHMS]
 
@@ -79,7 +79,7 @@ def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
 
 def test_every_run_ends_with_a_rewriter(found: list[dict[str, Any]], place: Path) -> None:
     for name in NAMES:
-        folder = open_folder(place / name)
+        folder = open_rewriter(place / name)
         metrics = json.loads((place / name / "metrics.json").read_text())
         # 8 examples, queries or pairs of two a query; a step has two rows of each process.
         assert metrics["training"]["steps"] == {"sft": 2, "ppo": 2, "grpo": 4}.get(name, metrics["training"]["steps"])
@@ -115,8 +115,8 @@ def test_a_launcher_that_starts_one_process_in_place_of_several_is_told_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")  # as `accelerate launch --cpu --num_processes 2` does
-    join(cpu=True)
+    join_processes(cpu=True)
     assert not capsys.readouterr().err
     monkeypatch.setenv("MASTER_PORT", "29500")
-    join(cpu=True)
+    join_processes(cpu=True)
     assert "trains alone; for several: `torchrun --nproc_per_node 2" in capsys.readouterr().err

@@ -48,12 +48,12 @@ def place(tmp_path: Path, context: Context) -> Path:
 
 
 def written(place: Path, model: ModelServer, **changes: Any) -> str:
-    several = {"name": "several", "version": 1, "system": "Several.", "user": "{utterance}", "most_characters": 400}
+    several = {"name": "several", "version": 1, "system": "Several.", "user": "{utterance}", "max_characters": 400}
     (place / "several.yaml").write_text(yaml.safe_dump(several))
     writer = {
         "template": str(place / "several.yaml"),
         "backend": {"kind": "server", "url": model.url, "model": "rewriter", "retries": 0},
-        "sampling": {"temperature": 0.8, "most_tokens": 100},
+        "sampling": {"temperature": 0.8, "max_tokens": 100},
     }
     config = {"output": f"{place}/made", "index": f"{place}/index", "retriever": "bm25", "writer": writer, "draws": 1}
     path = place / "utterances.yaml"

@@ -14,36 +14,36 @@ import pytest
 import torch
 from doubles import recordable
 from peft import LoraConfig, get_peft_model
+from rewrite.align.groups.adapter_rollouts import persistent
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rewrite.align import dpo
-from rewrite.align.alignment_trainer import Goal, Leg
+from rewrite.align.alignment_trainer import AlignTask, RunOptions
 from rewrite.align.best_of_n import train_best_of_n
 from rewrite.align.blends import blended
 from rewrite.align.dpo import sunk, train_dpo
 from rewrite.align.groups import run as groups
-from rewrite.align.groups.adapter_rollouts import persistent
 from rewrite.align.groups.run import train_groups
-from rewrite.align.groups.trainers import Grouped
+from rewrite.align.groups.trainers import GroupTrainer
 from rewrite.align.pairs import Pair
 from rewrite.align.ppo.run import learning_rate_share, train_ppo
-from rewrite.align.query import Query
+from rewrite.align.query import AlignQuery
 from rewrite.align.settings import (
     AlgoSettings,
     AlignTraining,
+    CollapseLimits,
     DpoSettings,
     GrpoSettings,
-    Limits,
     PpoSettings,
     RlooSettings,
 )
 from rewrite.backends.model_folder import load_tokenizer
-from rewrite.errors import BackendDown, Interrupted, Unfit
+from rewrite.errors import BackendDown, Interrupted, RewriteError
 from rewrite.settings import LoraSettings
-from rewrite.sft.dev_eval_trainer import Task
+from rewrite.sft.dev_eval_trainer import TrainingTask
 from rewrite.sft.examples import Example
-from rewrite.sft.run import Trained, load_policy
+from rewrite.sft.run import TrainingResult, load_policy
 from rewrite.speedups.decoding import Decoding
 from rewrite.speedups.shared_prompts import Shared
 from rewrite.template import Template
@@ -53,16 +53,16 @@ TEMPLATE = Template("plain", 1, "", "{utterance}", line="{query}")
 """Whatever is written can be read."""
 EXAMPLES = [Example(f"q{number}", f"{thing} in Oslo", (f"{thing} search",), ("t",)) for number, thing in
             enumerate("hotels trains rain news".split())]  # fmt: skip
-QUERIES = [Query("small", example) for example in EXAMPLES]
+QUERIES = [AlignQuery("small", example) for example in EXAMPLES]
 PAIRS = [Pair(each.utterance, each.lines[0], "what a lovely day") for each in EXAMPLES] * 2
-FREE = Limits(parsed=0.0, distinct=0.0, shorter=0.0, longer=1e9, kl=0.0)
+FREE = CollapseLimits(parsed=0.0, distinct=0.0, shorter=0.0, longer=1e9, kl=0.0)
 SETTINGS = AlignTraining(
-    lora=LoraSettings(rank=4, alpha=8), batch_size=2, learning_rate=1e-2, most_tokens=64, evaluations=2, patience=9,
+    lora=LoraSettings(rank=4, alpha=8), batch_size=2, learning_rate=1e-2, max_tokens=64, evaluations=2, patience=9,
     report_to=(),
 )  # fmt: skip
 """With 8 pairs 4 steps, the evaluations after 2 and 4."""
-PPO = PpoSettings(most_tokens=5, minibatch=2)
-ROLLOUTS = {"answers": 2, "most_tokens": 5}
+PPO = PpoSettings(max_tokens=5, minibatch=2)
+ROLLOUTS = {"answers": 2, "max_tokens": 5}
 
 
 def _wild(rewrites: Sequence[Rewrite]) -> dict[str, float]:
@@ -81,7 +81,7 @@ def _rising() -> Callable[[Sequence[Rewrite]], dict[str, float]]:
     return judge
 
 
-def _reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+def _reward(queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
     return [sum(letter in "aeiou" for letter in answer.text) / (1 + len(answer.text)) for answer in answers]
 
 
@@ -100,14 +100,14 @@ def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _goal(base: Path, adapter: Path | None, judge: Callable[..., dict[str, float]] | None = None) -> Goal:
-    task = Task(base, TEMPLATE, (), EXAMPLES[:3], judge or _rising(), "score", (0,), 6, 64, adapter)
-    return Goal(task, QUERIES, _reward, FREE)
+def _goal(base: Path, adapter: Path | None, judge: Callable[..., dict[str, float]] | None = None) -> AlignTask:
+    task = TrainingTask(base, TEMPLATE, (), EXAMPLES[:3], judge or _rising(), "score", (0,), 6, 64, adapter)
+    return AlignTask(task, QUERIES, _reward, FREE)
 
 
-def _leg(work: Path, resume: bool = False, **changes: object) -> Leg:
+def _leg(work: Path, resume: bool = False, **changes: object) -> RunOptions:
     work.mkdir(exist_ok=True, parents=True)
-    return Leg(replace(SETTINGS, **changes), work, resume, False, False)  # type: ignore[arg-type]
+    return RunOptions(replace(SETTINGS, **changes), work, resume, False, False)  # type: ignore[arg-type]
 
 
 def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -115,7 +115,7 @@ def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: each for name, each in kept.items() if "lora" in name or "base_layer" not in name}
 
 
-def _moved(trained: Trained, adapter: Path) -> bool:
+def _moved(trained: TrainingResult, adapter: Path) -> bool:
     """True where the adapter is another one than before."""
     before = load_file(adapter / "adapter_model.safetensors")
     after = {name.replace(".default", ""): value for name, value in trained.model.named_parameters()}
@@ -165,7 +165,7 @@ def test_dpo_tells_what_did_not_fit(
     trained = train_dpo(goal, _leg(tmp_path), pairs, DpoSettings())
     told = [trained.facts[name] for name in ("pairs", "candidates_cut", "pairs_dropped")]
     assert told == [4, 2, 1]
-    assert "most_tokens 64: 2 pairs lose candidates, 1 are left out" in capsys.readouterr().err
+    assert "max_tokens 64: 2 pairs lose candidates, 1 are left out" in capsys.readouterr().err
 
 
 def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
@@ -187,7 +187,7 @@ def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
         (DpoSettings(), 1, 3, 4),
         (GrpoSettings(**ROLLOUTS), 1, 3, 4),  # type: ignore[arg-type]
         (RlooSettings(**ROLLOUTS), 1, 3, 4),  # type: ignore[arg-type]
-        (PpoSettings(most_tokens=5, minibatch=1), 2, 3, 4),
+        (PpoSettings(max_tokens=5, minibatch=1), 2, 3, 4),
         (GrpoSettings(**ROLLOUTS, steps=2), 2, 6, 8),  # type: ignore[arg-type]
         (RlooSettings(**ROLLOUTS, iterations=2), 1.5, 8, 12),  # type: ignore[arg-type]
     ],
@@ -198,7 +198,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
 ) -> None:
     """It is asked to stop in the step after its first evaluation; steps that share their answers are all done first."""
 
-    def run(work: Path, resume: bool, judge: Callable[..., dict[str, float]]) -> Trained:
+    def run(work: Path, resume: bool, judge: Callable[..., dict[str, float]]) -> TrainingResult:
         goal, leg = _goal(base, adapter, judge), _leg(work, resume, epochs=epochs)
         if isinstance(algo, DpoSettings):
             return train_dpo(goal, leg, PAIRS, algo)
@@ -228,7 +228,7 @@ def test_groups_of_answers_move_the_policy(
 ) -> None:
     seen: list[int] = []
 
-    def reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+    def reward(queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
         assert {query.key for query in queries} <= {query.key for query in QUERIES}
         seen.append(len(answers))
         return _reward(queries, answers)
@@ -274,15 +274,15 @@ def test_answers_for_several_steps_are_written_together(
 ) -> None:
     seen: list[int] = []
     tokens: list[list[float]] = []
-    plain = Grouped.log
+    plain = GroupTrainer.log
 
-    def log(self: Grouped, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self: GroupTrainer, logs: dict[str, float], start_time: float | None = None) -> None:
         tokens.append(list(self._metrics["train"].get("kl", ())))
         plain(self, logs, start_time)
 
-    monkeypatch.setattr(Grouped, "log", log)
+    monkeypatch.setattr(GroupTrainer, "log", log)
 
-    def reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+    def reward(queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
         seen.append(len(answers))
         return _reward(queries, answers)
 
@@ -311,7 +311,7 @@ def test_answers_share_their_prompt_while_they_are_learned_from(
     kind: Callable[..., Any],
 ) -> None:
     """And what is learned is the same as from rows of their own in the same order."""
-    algo = kind(answers=4, most_tokens=5, steps=2, beta=0.05)
+    algo = kind(answers=4, max_tokens=5, steps=2, beta=0.05)
     shared: list[tuple[int, int]] = []
     states = Shared.states
 
@@ -351,13 +351,13 @@ def test_queries_that_fill_no_batch_are_told_or_refused(
     assert (trained.facts["left_over"], trained.facts["steps"]) == (1, 1)
     assert "1 of 3 queries are left over in every epoch: answers are written for 2 at once" in capsys.readouterr().err
     with pytest.raises(
-        Unfit, match=r"written for 4 queries at once \(training.*\), and there are 3; lower one of them"
+        RewriteError, match=r"written for 4 queries at once \(training.*\), and there are 3; lower one of them"
     ):
         train_groups(three, _leg(tmp_path / "few", batch_size=4), RlooSettings(**ROLLOUTS, steps=2))  # type: ignore[arg-type]
 
 
 def test_ppo_moves_the_policy_and_tells_its_figures(base: Path, adapter: Path, tmp_path: Path) -> None:
-    trained = train_ppo(_goal(base, adapter), _leg(tmp_path), PpoSettings(most_tokens=5, minibatch=2))
+    trained = train_ppo(_goal(base, adapter), _leg(tmp_path), PpoSettings(max_tokens=5, minibatch=2))
     assert _moved(trained, adapter)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 1, 2, 2]
@@ -369,7 +369,7 @@ def test_best_of_n_goes_on_with_the_adapter(base: Path, adapter: Path, tmp_path:
     trained = train_best_of_n(_goal(base, adapter), _leg(tmp_path), EXAMPLES)
     assert _moved(trained, adapter)
     assert trained.history[0]["step"] == 0
-    with pytest.raises(Unfit, match="no answer stands out"):
+    with pytest.raises(RewriteError, match="no answer stands out"):
         train_best_of_n(_goal(base, adapter), _leg(tmp_path / "none"), [])
 
 
@@ -391,7 +391,7 @@ def test_dev_chooses_how_much_of_the_way_is_kept(
 ) -> None:
     held = adapter if goes_on else None
 
-    def run(name: str, scores: Sequence[float], *blends: float) -> Trained:
+    def run(name: str, scores: Sequence[float], *blends: float) -> TrainingResult:
         told = iter(scores)
         goal = _goal(base, held, lambda rewrites: {"score": next(told)})
         return train_dpo(goal, _leg(tmp_path / name, method=method, blends=blends), PAIRS, DpoSettings())
@@ -422,12 +422,12 @@ def test_a_blend_that_has_collapsed_is_not_kept(base: Path, adapter: Path, tmp_p
     goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))
     strict = replace(TEMPLATE, line="@@ {query}")  # nothing that it writes can be read
     goal = replace(goal, task=replace(goal.task, template=strict))
-    end = Trained(load_policy(base, adapter), load_tokenizer(base), 0.5, 4, [], {})
+    end = TrainingResult(load_policy(base, adapter), load_tokenizer(base), 0.5, 4, [], {})
     found = blended(goal.task, goal.limits, (0.5,), end, {"eval_score": 0.0})
     assert (found.best, found.facts["blend"], found.facts["blends"]) == (0.5, 1.0, {"1": 0.5, "0.5": 1.0})
-    with pytest.raises(Unfit, match="between 0 and 1"):
+    with pytest.raises(RewriteError, match="between 0 and 1"):
         replace(SETTINGS, blends=(1.0,))
-    with pytest.raises(Unfit, match="at least 1"):
+    with pytest.raises(RewriteError, match="at least 1"):
         replace(SETTINGS, batch_size=0)
 
 
@@ -482,7 +482,7 @@ def test_a_policy_that_has_collapsed_is_never_the_best(base: Path, adapter: Path
     if algo == "dpo":
         trained = train_dpo(goal, _leg(tmp_path), PAIRS, DpoSettings())
     elif algo == "ppo":
-        trained = train_ppo(goal, _leg(tmp_path, epochs=2), PpoSettings(most_tokens=5, minibatch=2))
+        trained = train_ppo(goal, _leg(tmp_path, epochs=2), PpoSettings(max_tokens=5, minibatch=2))
     else:
         trained = train_best_of_n(goal, _leg(tmp_path, epochs=2), EXAMPLES)
     assert (trained.step, trained.facts["kept"]) == (0, "start")
@@ -493,28 +493,28 @@ def test_a_policy_that_has_collapsed_is_never_the_best(base: Path, adapter: Path
 
 def test_what_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> None:
     wild = {"method": "full", "learning_rate": 1e30, "warmup": 0.0, "schedule": "constant", "evaluations": 4}
-    with pytest.raises(Unfit, match=r"became (nan|inf).*last good checkpoint kept"):
+    with pytest.raises(RewriteError, match=r"became (nan|inf).*last good checkpoint kept"):
         train_dpo(_goal(base, None), _leg(tmp_path / "dpo", **wild), PAIRS, DpoSettings())
-    with pytest.raises(Unfit, match=r"became (nan|inf).*last good checkpoint kept"):
-        train_ppo(_goal(base, None), _leg(tmp_path / "ppo", epochs=4, **wild), PpoSettings(most_tokens=5, passes=1))
+    with pytest.raises(RewriteError, match=r"became (nan|inf).*last good checkpoint kept"):
+        train_ppo(_goal(base, None), _leg(tmp_path / "ppo", epochs=4, **wild), PpoSettings(max_tokens=5, passes=1))
 
 
 def test_batches_that_do_not_divide_and_rollouts_without_a_gpu_are_refused(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(Unfit, match=r"no multiple of algo\.answers"):
+    with pytest.raises(RewriteError, match=r"no multiple of algo\.answers"):
         train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=3))
-    with pytest.raises(Unfit, match="need a CUDA device"):
+    with pytest.raises(RewriteError, match="need a CUDA device"):
         train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=2, by="colocate"))
 
 
 def test_a_dead_reward_ends_the_run(base: Path, adapter: Path, tmp_path: Path) -> None:
-    def dead(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+    def dead(queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
         raise ConnectionError("the index is gone")
 
     goal = replace(_goal(base, adapter), reward=dead)
     with pytest.raises(ConnectionError, match="the index is gone"):
-        train_groups(goal, _leg(tmp_path / "grpo"), GrpoSettings(answers=2, most_tokens=5))
+        train_groups(goal, _leg(tmp_path / "grpo"), GrpoSettings(answers=2, max_tokens=5))
     with pytest.raises(ConnectionError, match="the index is gone"):
-        train_ppo(goal, _leg(tmp_path / "ppo"), PpoSettings(most_tokens=5))
+        train_ppo(goal, _leg(tmp_path / "ppo"), PpoSettings(max_tokens=5))
 
 
 def test_a_rollout_server_is_asked_again_before_the_run_ends() -> None:
@@ -535,7 +535,7 @@ def test_a_rollout_server_is_asked_again_before_the_run_ends() -> None:
 
 
 def test_ppo_reports_where_it_can(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(Unfit, match="leave wandb out"):
+    with pytest.raises(RewriteError, match="leave wandb out"):
         train_ppo(_goal(base, None), _leg(tmp_path, report_to=("wandb",)), PpoSettings())
 
 

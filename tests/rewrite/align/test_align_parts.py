@@ -15,10 +15,10 @@ from rewrite.align.best_of_n import best_examples
 from rewrite.align.collapse import collapsed, last_collapse
 from rewrite.align.pairs import Pair, make_pairs, pairs_of, read_pairs, write_pairs
 from rewrite.align.probe import probe
-from rewrite.align.query import Query
-from rewrite.align.samples import Sample, draw, read_samples
-from rewrite.align.settings import BestOfNSettings, DpoSettings, Limits, PairSettings, SampleSettings
-from rewrite.errors import Unfit
+from rewrite.align.query import AlignQuery
+from rewrite.align.samples import ScoredSample, draw_samples, read_samples
+from rewrite.align.settings import BestOfNSettings, CollapseLimits, DpoSettings, PairSettings, SampleSettings
+from rewrite.errors import RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
 from rewrite.sft.examples import Example
@@ -26,14 +26,14 @@ from rewrite.template import load_template
 from rewrite.types import Answer, Prompt
 
 TEMPLATE = load_template("needs")
-QUERIES = [Query("trips", Example(f"q{number}", f"thing {number}", ("good",), ("t",))) for number in range(10)]
+QUERIES = [AlignQuery("trips", Example(f"q{number}", f"thing {number}", ("good",), ("t",))) for number in range(10)]
 SETTINGS = SampleSettings(answers=3, chunk=4)
 
 
 class Seeded:
     """Answers that depend on the seed and the place in the chunk, as a model's do."""
 
-    context, tells_too_long = None, True
+    context, rejects_long_prompts = None, True
 
     def __init__(self, dies_at: int = 0) -> None:
         self.calls, self._dies_at = 0, dies_at
@@ -53,12 +53,12 @@ class Seeded:
         ]
 
 
-def _reward(queries: Sequence[Query], answers: Sequence[Answer]) -> list[float]:
+def _reward(queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
     return [sum(map(ord, answer.text)) % 7 / 7 for answer in answers]
 
 
 def _draw(folder: Path, backend: Seeded, part: tuple[int, int] = (0, 1)) -> None:
-    draw(Rewriter(TEMPLATE, backend), QUERIES, _reward, SETTINGS, folder, part=part)
+    draw_samples(Rewriter(TEMPLATE, backend), QUERIES, _reward, SETTINGS, folder, part=part)
 
 
 def test_a_killed_job_goes_on_with_nothing_twice(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_a_sample_knows_what_leaving_alone_and_the_target_earn(tmp_path: Path) -
 
 def test_samples_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "samples-0.jsonl").write_text('{"id": "q1"}\n')
-    with pytest.raises(Unfit, match=r"samples-0.jsonl:1: not a sample; remove the file"):
+    with pytest.raises(RewriteError, match=r"samples-0.jsonl:1: not a sample; remove the file"):
         read_samples(tmp_path)
 
 
-def _sample(rewards: Sequence[float], readable: Sequence[bool] | None = None, raw: float = 0.0) -> Sample:
+def _sample(rewards: Sequence[float], readable: Sequence[bool] | None = None, raw: float = 0.0) -> ScoredSample:
     answers = tuple(f"- {'long ' * place}a{place}" for place in range(len(rewards)))
     able = tuple(readable or [True] * len(rewards))
-    return Sample("trips", "q1", "thing", (), answers, able, (True,) * len(rewards), tuple(rewards), raw, 1.0)
+    return ScoredSample("trips", "q1", "thing", (), answers, able, (True,) * len(rewards), tuple(rewards), raw, 1.0)
 
 
 def test_pairs_are_the_best_with_the_worst() -> None:
@@ -123,7 +123,7 @@ def test_the_target_is_an_answer_too_where_it_is_asked_for() -> None:
     worse = pairs_of(replace(sample, oracle=0.1), PairSettings(most=5, target=True))
     assert [pair.rewards for pair in worse] == [(0.9, 0.0), (0.5, 0.1)]
     assert worse[1].rejected == "- as written"
-    with pytest.raises(Unfit, match="drawn before targets stood beside them"):
+    with pytest.raises(RewriteError, match="drawn before targets stood beside them"):
         pairs_of(replace(sample, target=""), PairSettings(target=True))
     said = replace(sample, target=sample.answers[0])  # by the policy itself: what it earned counts once
     assert pairs_of(said, PairSettings(most=5, target=True)) == pairs_of(sample, PairSettings(most=5))
@@ -145,7 +145,7 @@ def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -
             whole = super().generate(prompts, sampling)
             return [[Answer(f"{row[0].text}\n- hal", 9, finished=False), *row[1:]] for row in whole]
 
-    draw(Rewriter(TEMPLATE, Cut()), QUERIES, _reward, SETTINGS, tmp_path)
+    draw_samples(Rewriter(TEMPLATE, Cut()), QUERIES, _reward, SETTINGS, tmp_path)
     _draw(tmp_path / "whole", Seeded())
     samples, wanted = read_samples(tmp_path), read_samples(tmp_path / "whole")
     assert [sample.answers for sample in samples] == [sample.answers for sample in wanted]
@@ -155,7 +155,7 @@ def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -
 
 def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
     settings = replace(SETTINGS, joined=2)
-    draw(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, settings, tmp_path)
+    draw_samples(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, settings, tmp_path)
     samples = read_samples(tmp_path)
     assert len(samples) == len(QUERIES)
     for sample in samples:
@@ -167,8 +167,8 @@ def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> No
     plain = tmp_path / "plain"
     _draw(plain, Seeded())
     assert [sample.own for sample in samples] == read_samples(plain)
-    short = Rewriter(replace(TEMPLATE, most_lines=1), Seeded())
-    draw(short, QUERIES, _reward, settings, tmp_path / "short")  # the template reads one line
+    short = Rewriter(replace(TEMPLATE, max_lines=1), Seeded())
+    draw_samples(short, QUERIES, _reward, settings, tmp_path / "short")  # the template reads one line
     for sample in read_samples(tmp_path / "short"):
         assert sample.joined
         assert sample.answers[-1] == sample.answers[0]
@@ -187,7 +187,7 @@ def test_a_vote_is_learned_from_where_it_does_no_harm() -> None:
     assert best_examples([torn], TEMPLATE, replace(settings, vote=False))[0].lines == ("b",)
     assert best_examples([torn], TEMPLATE, replace(settings, beat_raw=True)) != []
     assert best_examples([replace(torn, raw=0.5)], TEMPLATE, replace(settings, beat_raw=True)) == []
-    with pytest.raises(Unfit, match=r"a vote wants samples\.joined"):
+    with pytest.raises(RewriteError, match=r"a vote wants samples\.joined"):
         BestOfNSettings(vote=True)
 
 
@@ -202,7 +202,7 @@ def test_the_answer_put_together_is_paired_with_what_is_usually_written() -> Non
     assert len(pairs_of(sample, PairSettings(joined=9))) == 3  # - c is too near
     assert len(pairs_of(sample, PairSettings(joined=1))) == 2
     assert pairs_of(sample, PairSettings(most=0, joined=2)) == both[1:]
-    with pytest.raises(Unfit, match="there will be no pairs"):
+    with pytest.raises(RewriteError, match="there will be no pairs"):
         PairSettings(most=0)
     assert len(pairs_of(sample, PairSettings(joined=9, longer=2))) == 1
     mute = replace(sample, readable=(False, False, False, True, True))
@@ -226,12 +226,12 @@ def test_a_pairs_file_comes_back_and_needs_little(tmp_path: Path) -> None:
     other.write_text('{"utterance": "a", "chosen": "- b", "rejected": "- c"}\n')
     assert read_pairs(other) == [Pair("a", "- b", "- c")]
     other.write_text('{"utterance": "a", "chosen": "- b"}\n')
-    with pytest.raises(Unfit, match=r"other.jsonl:1: not a pair"):
+    with pytest.raises(RewriteError, match=r"other.jsonl:1: not a pair"):
         read_pairs(other)
     other.write_text("")
-    with pytest.raises(Unfit, match="holds no pairs"):
+    with pytest.raises(RewriteError, match="holds no pairs"):
         read_pairs(other)
-    with pytest.raises(Unfit, match="rewrite-train pairs"):
+    with pytest.raises(RewriteError, match="rewrite-train pairs"):
         read_pairs(tmp_path / "nowhere")
 
 
@@ -264,7 +264,7 @@ def test_best_of_n_keeps_what_stands_out() -> None:
 
 
 def test_a_collapse_is_named() -> None:
-    limits, start = Limits(), {"eval_tokens": 20.0}
+    limits, start = CollapseLimits(), {"eval_tokens": 20.0}
     fine = {"eval_parsed": 0.9, "eval_distinct": 0.8, "eval_tokens": 25.0, "kl": 3.0}
     assert collapsed(limits, fine, start) == ""
     for change, said in [
@@ -284,9 +284,9 @@ def test_a_collapse_is_named() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(Unfit, match="loss of DPO is one of"):
+    with pytest.raises(RewriteError, match="loss of DPO is one of"):
         DpoSettings(loss=("sigmoids",))
-    with pytest.raises(Unfit, match="further rounds make their own pairs"):
+    with pytest.raises(RewriteError, match="further rounds make their own pairs"):
         DpoSettings(pairs="x", rounds=2)
-    with pytest.raises(Unfit, match="answers is at least 2"):
+    with pytest.raises(RewriteError, match="answers is at least 2"):
         SampleSettings(answers=1)

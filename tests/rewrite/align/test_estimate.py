@@ -13,7 +13,7 @@ from rewrite.align import estimate as estimates
 from rewrite.align.estimate import Online, estimate_online, plan_for, writing
 from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
 from rewrite.settings import LoraSettings
-from rewrite.sft.estimate import REACHED, Estimate, model_size
+from rewrite.sft.estimate import REACHED, TrainingEstimate, model_size
 
 LORA = AlignTraining(lora=LoraSettings(rank=4, alpha=8), batch_size=4)
 FULL = replace(LORA, method="full")
@@ -27,7 +27,7 @@ def same_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "speed", lambda *_: SPEED)
 
 
-def _found(base: Path, algo: Online, settings: AlignTraining = LORA, processes: int = 1) -> Estimate:
+def _found(base: Path, algo: Online, settings: AlignTraining = LORA, processes: int = 1) -> TrainingEstimate:
     return estimate_online(base, settings, algo, PROMPTS, torch.device("cpu"), False, processes)
 
 
@@ -40,7 +40,7 @@ def _multiplied(base: Path) -> tuple[int, int]:
 
 def test_it_counts_what_is_written_looked_at_and_learned(untied_lm: Path) -> None:
     everything, met = _multiplied(untied_lm)
-    algo = GrpoSettings(answers=8, most_tokens=10, beta=0.02)
+    algo = GrpoSettings(answers=8, max_tokens=10, beta=0.02)
     found = _found(untied_lm, algo)
     answers, tokens = 3 * 8, 30 + 10
     # LoRA: forward and back; the reference: forward; writing: the prompt, then token by token.
@@ -57,7 +57,7 @@ def test_it_counts_what_is_written_looked_at_and_learned(untied_lm: Path) -> Non
 
 def test_a_prompt_that_is_shared_is_learned_from_once(untied_lm: Path) -> None:
     _, met = _multiplied(untied_lm)
-    algo = GrpoSettings(answers=8, most_tokens=10, beta=0.0)
+    algo = GrpoSettings(answers=8, max_tokens=10, beta=0.0)
     wide = replace(LORA, batch_size=8)
     alone, shared = (
         estimate_online(untied_lm, wide, algo, PROMPTS, torch.device("cpu"), False, 1, each) for each in (False, True)
@@ -70,7 +70,7 @@ def test_a_prompt_that_is_shared_is_learned_from_once(untied_lm: Path) -> None:
 
 
 def test_recorded_steps_write_fewer_at_a_time_and_by_a_copy(untied_lm: Path) -> None:
-    algo, wide = GrpoSettings(answers=8, most_tokens=10, steps=64), replace(LORA, batch_size=64)
+    algo, wide = GrpoSettings(answers=8, max_tokens=10, steps=64), replace(LORA, batch_size=64)
     plain, recorded = (plan_for(algo, wide, each) for each in (False, True))
     assert (plain.at_once, recorded.at_once) == (64 * 64, 1024)
     size = model_size(untied_lm, wide)
@@ -83,7 +83,7 @@ def test_recorded_steps_write_fewer_at_a_time_and_by_a_copy(untied_lm: Path) -> 
 
 def test_ppo_learns_from_one_answer_a_query_and_holds_a_second_model(untied_lm: Path) -> None:
     everything, met = _multiplied(untied_lm)
-    found = _found(untied_lm, PpoSettings(most_tokens=10, passes=2), FULL)
+    found = _found(untied_lm, PpoSettings(max_tokens=10, passes=2), FULL)
     assert found.flops == pytest.approx(2 * met * 3 * (3 * 2 * 40 + 2 * 40 + 30 + 10))
     assert found.weights == 2 * 4 * everything
     assert found.states == 12 * everything
@@ -101,16 +101,16 @@ def test_the_reference_is_a_model_an_adapter_or_nothing(untied_lm: Path) -> None
 def test_memory_grows_with_the_batch_the_vocabulary_and_the_cache(untied_lm: Path) -> None:
     config = AutoConfig.from_pretrained(untied_lm)
     wide = replace(LORA, batch_size=16)
-    algo = GrpoSettings(answers=4, most_tokens=400)
+    algo = GrpoSettings(answers=4, max_tokens=400)
     assert _found(untied_lm, algo, wide).activations > 2 * _found(untied_lm, algo).activations
-    one, many = (PpoSettings(most_tokens=400, minibatch=size) for size in (1, 64))
+    one, many = (PpoSettings(max_tokens=400, minibatch=size) for size in (1, 64))
     few, all_ = (_found(untied_lm, algo, replace(LORA, batch_size=64)).activations for algo in (one, many))
     assert all_ >= 64 * 400 * config.vocab_size * 12  # the scores of a minibatch's answers
     assert few < all_ / 20  # and of no more than that
 
 
 def test_answers_for_several_steps_are_written_at_once(untied_lm: Path) -> None:
-    algo = GrpoSettings(answers=4, most_tokens=400, beta=0.0)
+    algo = GrpoSettings(answers=4, max_tokens=400, beta=0.0)
     one, four = _found(untied_lm, algo), _found(untied_lm, replace(algo, steps=4))
     _, met = _multiplied(untied_lm)
     again = 2 * met * 3 * 4 * (30 + 400) / (SPEED * REACHED)  # the policy as it was is asked as well
@@ -119,7 +119,7 @@ def test_answers_for_several_steps_are_written_at_once(untied_lm: Path) -> None:
 
 
 def test_what_vllm_writes_is_left_out(untied_lm: Path) -> None:
-    algo = GrpoSettings(answers=4, most_tokens=10)
+    algo = GrpoSettings(answers=4, max_tokens=10)
     here, there = _found(untied_lm, algo), _found(untied_lm, replace(algo, by="adapter"))
     assert there.seconds < here.seconds
     assert there.told()[1].endswith("without the evaluations, and without the answers, which vLLM writes")

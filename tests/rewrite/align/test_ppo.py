@@ -84,7 +84,7 @@ def _copied(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_learns_to_copy_what_it_is_told(seed: int) -> None:
-    settings = PpoSettings(most_tokens=2, passes=4, minibatch=24, kl=0.002, target_kl=0.0, critic_learning_rate=3e-3)
+    settings = PpoSettings(max_tokens=2, passes=4, minibatch=24, kl=0.002, target_kl=0.0, critic_learning_rate=3e-3)
     accelerator = Accelerator(cpu=True)
     ppo = Ppo(ActorCritic(_model(seed)), _model(seed).eval(), settings, 3e-3, 0.0, [END], PAD, accelerator)
     chance = random.Random(seed)
@@ -105,7 +105,7 @@ def test_it_learns_to_copy_what_it_is_told(seed: int) -> None:
 def test_a_minibatch_at_a_time_says_what_all_together_would() -> None:
     found = []
     for minibatch in (1, 5, 48):
-        settings = PpoSettings(most_tokens=3, minibatch=minibatch)
+        settings = PpoSettings(max_tokens=3, minibatch=minibatch)
         ppo = Ppo(ActorCritic(_model(0)), _model(1).eval(), settings, 3e-3, 0.0, [END], PAD, Accelerator(cpu=True))
         prompts = [[PAD + 1 + place % WORDS] * (1 + place % 3) for place in range(12)]
         torch.manual_seed(3)
@@ -127,7 +127,7 @@ def test_a_minibatch_at_a_time_says_what_all_together_would() -> None:
 def test_the_distance_from_the_reference_holds_the_policy_back() -> None:
     far = {}
     for kl in (0.0, 5.0):
-        settings = PpoSettings(most_tokens=2, passes=4, minibatch=24, kl=kl, target_kl=0.0)
+        settings = PpoSettings(max_tokens=2, passes=4, minibatch=24, kl=kl, target_kl=0.0)
         ppo = Ppo(ActorCritic(_model(0)), _model(0).eval(), settings, 3e-3, 0.0, [END], PAD, Accelerator(cpu=True))
         prompts = [[PAD + 1 + place % WORDS] for place in range(48)]
         for step in range(12):

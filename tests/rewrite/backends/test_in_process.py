@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rewrite.backends.base import make_backend
 from rewrite.backends.in_process import TransformersBackend
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 from rewrite.settings import Sampling, TransformersSettings
 from rewrite.types import Answer, Prompt
 
-GREEDY = Sampling(most_tokens=12)
-SAMPLED = Sampling(temperature=1.0, top_p=0.9, answers=3, most_tokens=8, seed=5)
+GREEDY = Sampling(max_tokens=12)
+SAMPLED = Sampling(temperature=1.0, top_p=0.9, answers=3, max_tokens=8, seed=5)
 
 
 def asked(*contents: str) -> list[Prompt]:
@@ -67,7 +67,7 @@ def loaded(tiny_lm: Path) -> tuple[Any, Any]:
 
 def test_the_bundled_model_answers(language_model: Path) -> None:
     backend = make_backend(TransformersSettings(), language_model, device="cpu")
-    [[answer]] = backend.generate(asked("What is the capital of France? One word."), Sampling(most_tokens=16))
+    [[answer]] = backend.generate(asked("What is the capital of France? One word."), Sampling(max_tokens=16))
     assert "Paris" in answer.text
     assert answer.finished
     assert "<|" not in answer.text
@@ -109,7 +109,10 @@ def test_where_memory_runs_out_fewer_are_written_at_a_time(
         assert sizes[0] == min(16, len(PROMPTS) * sampling.answers)
         assert found == answers[backend.fitted]
     most = 0
-    with pytest.raises(Unfit, match="no memory for even one answer"), pytest.warns(UserWarning, match="half as many"):
+    with (
+        pytest.raises(RewriteError, match="no memory for even one answer"),
+        pytest.warns(UserWarning, match="half as many"),
+    ):
         backend.generate(PROMPTS, sampling)
     monkeypatch.setattr(TransformersBackend, "_written", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -129,7 +132,7 @@ def test_sampling_is_seeded(tiny_lm: Path) -> None:
     assert backend.generate(PROMPTS, SAMPLED) == first
     assert [len(answers) for answers in first] == [3] * len(PROMPTS)
     assert len({answer.text for answer in first[0]}) == 3
-    assert backend.generate(PROMPTS, Sampling(temperature=1.0, answers=3, most_tokens=8, seed=6)) != first
+    assert backend.generate(PROMPTS, Sampling(temperature=1.0, answers=3, max_tokens=8, seed=6)) != first
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -207,7 +210,7 @@ def test_tokens_are_counted_as_the_chat_template_has_them(tiny_lm: Path) -> None
 
 def test_a_prompt_without_room_for_its_answer_is_refused(tiny_lm: Path) -> None:
     backend = TransformersBackend(TransformersSettings(), tiny_lm, device="cpu")
-    with pytest.raises(Unfit, match="do not fit into the model's 512"):
+    with pytest.raises(RewriteError, match="do not fit into the model's 512"):
         backend.generate(asked("word " * 490), GREEDY)
 
 
@@ -225,7 +228,7 @@ def test_an_adapter_of_another_model_is_refused(
     tiny_lm: Path, adapter: Path, tmp_path: Path, changes: dict[str, int]
 ) -> None:
     other = save_other(tiny_lm, tmp_path / "other", **changes)
-    with pytest.raises(Unfit, match="does not fit the model") as caught:
+    with pytest.raises(RewriteError, match="does not fit the model") as caught:
         alone(other, PROMPTS, adapter=adapter)
     for named in (adapter, other, tiny_lm):
         assert str(named) in str(caught.value)
@@ -235,21 +238,21 @@ def test_an_adapter_of_another_architecture_is_refused(tiny_lm: Path, adapter: P
     broken = shutil.copytree(adapter, tmp_path / "adapter")
     facts = json.loads((broken / "adapter_config.json").read_text())
     (broken / "adapter_config.json").write_text(json.dumps({**facts, "target_modules": ["query_key_value"]}))
-    with pytest.raises(Unfit, match="does not fit the model"):
+    with pytest.raises(RewriteError, match="does not fit the model"):
         alone(tiny_lm, PROMPTS, adapter=broken)
 
 
 def test_a_model_without_chat_template_is_refused(tiny_lm: Path, tmp_path: Path) -> None:
     mute = shutil.copytree(tiny_lm, tmp_path / "mute")
     (mute / "chat_template.jinja").unlink()
-    with pytest.raises(Unfit, match="no chat template"):
+    with pytest.raises(RewriteError, match="no chat template"):
         alone(mute, PROMPTS)
 
 
 def test_a_chat_template_that_refuses_says_so(tiny_lm: Path, tmp_path: Path) -> None:
     strict = shutil.copytree(tiny_lm, tmp_path / "strict")
     (strict / "chat_template.jinja").write_text("{{ raise_exception('System role not supported') }}")
-    with pytest.raises(Unfit, match="System role not supported"):
+    with pytest.raises(RewriteError, match="System role not supported"):
         alone(strict, PROMPTS)
 
 
@@ -264,7 +267,7 @@ def test_what_is_missing_is_named(tiny_lm: Path, tmp_path: Path, damage: str) ->
         (model / "model.safetensors").unlink()
     elif damage == "torn weights":
         (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:1000])
-    with pytest.raises(Unfit, match=str(tmp_path)) as caught:
+    with pytest.raises(RewriteError, match=str(tmp_path)) as caught:
         alone(model, PROMPTS, adapter=tmp_path if damage == "no adapter" else None)
     assert "\n" not in str(caught.value)
 
@@ -285,7 +288,7 @@ def test_a_damaged_model_is_refused_in_a_sentence(
     model = shutil.copytree(tiny_lm, tmp_path / "model")
     known = json.loads((model / name).read_text())
     (model / name).write_text(json.dumps(known | content if isinstance(content, dict) else content))
-    with pytest.raises(Unfit, match=said) as caught:
+    with pytest.raises(RewriteError, match=said) as caught:
         alone(model, PROMPTS)
     assert str(model) in str(caught.value)
 
@@ -295,12 +298,12 @@ def test_a_damaged_adapter_is_refused_in_a_sentence(tiny_lm: Path, adapter: Path
     broken = shutil.copytree(adapter, tmp_path / "adapter")
     facts = json.loads((broken / "adapter_config.json").read_text())
     (broken / "adapter_config.json").write_text(json.dumps(facts | content if content else content))
-    with pytest.raises(Unfit, match=str(broken)):
+    with pytest.raises(RewriteError, match=str(broken)):
         alone(tiny_lm, PROMPTS, adapter=broken)
 
 
 def test_a_device_that_is_not_there_is_refused(tiny_lm: Path) -> None:
-    with pytest.raises(Unfit, match="no device cuda:99"):
+    with pytest.raises(RewriteError, match="no device cuda:99"):
         TransformersBackend(TransformersSettings(), tiny_lm, device="cuda:99")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from retrievers.errors import BadInput
-from rewrite.errors import Unfit
-from rewrite.settings import Sampling, WrittenSettings
-from rewrite.types import Ask
+from rewrite.errors import RewriteError
+from rewrite.settings import ReplaySettings, Sampling
+from rewrite.types import RewriteRequest
 
 LONG = "Skyscanner: " + "search for a place " * 20
 ROWS = [
@@ -31,41 +31,41 @@ def _file(folder: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def test_rewrites_of_a_batch_job_are_read_as_they_were(tmp_path: Path) -> None:
-    rewriter, facts = make_rewriter(RewriterSettings(backend=WrittenSettings(path=str(_file(tmp_path, ROWS)))))
-    found = rewriter.rewrite([Ask(str(row["text"])) for row in ROWS])
+    rewriter, facts = make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(_file(tmp_path, ROWS)))))
+    found = rewriter.rewrite([RewriteRequest(str(row["text"])) for row in ROWS])
     assert [(each.status, list(each.lines)) for each in found] == [(row["status"], row["queries"]) for row in ROWS]
     assert facts["backend"] == "written"
-    with pytest.raises(Unfit, match="has no rewrite of 'an umbrella\\?'; write those first"):
-        rewriter.rewrite([Ask("an umbrella?")])
+    with pytest.raises(RewriteError, match="has no rewrite of 'an umbrella\\?'; write those first"):
+        rewriter.rewrite([RewriteRequest("an umbrella?")])
 
 
 def test_of_an_evaluation_one_rewriter_is_named(tmp_path: Path) -> None:
     rewrites = {"sft": {"status": "rewritten", "lines": ["one"]}, "aligned": {"status": "rewritten", "lines": ["two"]}}
     path = _file(tmp_path, [{"_id": "1", "text": "a coat?", "rewrites": rewrites}])
-    settings = WrittenSettings(path=str(path), rewriter="aligned")
+    settings = ReplaySettings(path=str(path), rewriter="aligned")
     rewriter, _ = make_rewriter(RewriterSettings(backend=settings))
-    assert rewriter.rewrite([Ask("a coat?")])[0].lines == ("two",)
-    with pytest.raises(Unfit, match=r"out\.jsonl:1: .* with a rewriter 'ppo'"):
-        make_rewriter(RewriterSettings(backend=WrittenSettings(path=str(path), rewriter="ppo")))
-    with pytest.raises(Unfit, match=r"out\.jsonl:1: .*name one of its rewriters by `rewriter`"):
-        make_rewriter(RewriterSettings(backend=WrittenSettings(path=str(path))))
+    assert rewriter.rewrite([RewriteRequest("a coat?")])[0].lines == ("two",)
+    with pytest.raises(RewriteError, match=r"out\.jsonl:1: .* with a rewriter 'ppo'"):
+        make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(path), rewriter="ppo")))
+    with pytest.raises(RewriteError, match=r"out\.jsonl:1: .*name one of its rewriters by `rewriter`"):
+        make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(path))))
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     def read(rows: list[dict[str, object]]) -> None:
-        make_rewriter(RewriterSettings(backend=WrittenSettings(path=str(_file(tmp_path, rows)))))
+        make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(_file(tmp_path, rows)))))
 
-    with pytest.raises(Unfit, match="no file of rewrites"):
-        make_rewriter(RewriterSettings(backend=WrittenSettings(path=str(tmp_path / "nothing"))))
-    with pytest.raises(Unfit, match="has no rewrites"):
+    with pytest.raises(RewriteError, match="no file of rewrites"):
+        make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(tmp_path / "nothing"))))
+    with pytest.raises(RewriteError, match="has no rewrites"):
         read([])
-    with pytest.raises(Unfit, match=r"out\.jsonl:2: another rewrite of 'a coat\?'"):
+    with pytest.raises(RewriteError, match=r"out\.jsonl:2: another rewrite of 'a coat\?'"):
         read([ROWS[0], ROWS[0] | {"queries": ["a coat"]}])
-    with pytest.raises(Unfit, match=r"out\.jsonl:1: no line of rewrite-batch's output"):
+    with pytest.raises(RewriteError, match=r"out\.jsonl:1: no line of rewrite-batch's output"):
         read([{"text": 3, "status": "none", "queries": []}])
-    with pytest.raises(Unfit, match="wants the `path`"):
-        WrittenSettings()
+    with pytest.raises(RewriteError, match="wants the `path`"):
+        ReplaySettings()
     with pytest.raises(BadInput, match="takes no path, base, template"):
-        RewriterSettings(template="needs", backend=WrittenSettings(path="x"))
+        RewriterSettings(template="needs", backend=ReplaySettings(path="x"))
     with pytest.raises(BadInput, match="takes no path, base, template"):
-        RewriterSettings(backend=WrittenSettings(path="x"), sampling=Sampling(temperature=1.0, answers=2))
+        RewriterSettings(backend=ReplaySettings(path="x"), sampling=Sampling(temperature=1.0, answers=2))

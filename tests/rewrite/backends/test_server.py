@@ -23,14 +23,14 @@ from rewrite.backends import http_client
 from rewrite.backends.base import make_backend
 from rewrite.backends.server import ServerBackend
 from rewrite.backends.streams import open_stream
-from rewrite.errors import BackendDown, Unfit
+from rewrite.errors import BackendDown, RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling, ServerSettings
 from rewrite.template import load_template
-from rewrite.types import Answer, Ask, Prompt
+from rewrite.types import Answer, Prompt, RewriteRequest
 
 KEY = "sk-very-secret-0123456789"
-GREEDY = Sampling(most_tokens=16)
+GREEDY = Sampling(max_tokens=16)
 Reply = tuple[int, Any, dict[str, str]]
 TOO_LONG = "This model's maximum context length is 64 tokens. However, your request has 80 input tokens."
 
@@ -131,7 +131,7 @@ def backend(server: Server, adapter: Path | None = None, **settings: Any) -> Ser
 def test_prompts_are_asked_and_answered_in_order(server: Server) -> None:
     made = make_backend(ServerSettings(server.url, "tiny"), None)
     words = [f"word {number}" for number in range(40)]
-    answers = made.generate(asked(*words), Sampling(most_tokens=16, seed=7))
+    answers = made.generate(asked(*words), Sampling(max_tokens=16, seed=7))
     assert answers == [[Answer(f"- {word}", 3)] for word in words]
     path, body, headers = server.seen[0]
     assert path == "/v1/chat/completions"
@@ -185,7 +185,7 @@ def test_trouble_that_is_not_one_prompts_ends_a_stream(server: Server, reply: Re
     server.routes["/v1/chat/completions"] = lambda body: reply
     stream = open_stream(backend(server, retries=1), GREEDY, 1)
     stream.push([("a", asked("x")[0]), ("b", asked("y")[0])])
-    with pytest.raises((Unfit, BackendDown), match=r"who are you|later"):
+    with pytest.raises((RewriteError, BackendDown), match=r"who are you|later"):
         stream.pull()
     stream.close()
 
@@ -193,14 +193,14 @@ def test_trouble_that_is_not_one_prompts_ends_a_stream(server: Server, reply: Re
 def test_only_prompts_that_can_be_cut_are_counted(server: Server) -> None:
     server.routes["/tokenize"] = lambda body: (200, {"count": 5}, {})
     ours = backend(server, context=1000)
-    Rewriter(load_template("needs"), ours, GREEDY).rewrite([Ask("hello")])
+    Rewriter(load_template("needs"), ours, GREEDY).rewrite([RewriteRequest("hello")])
     assert server.requests("/tokenize") == []
-    Rewriter(load_template("candidates"), ours, GREEDY).rewrite([Ask("hello", ("a tool",))])
+    Rewriter(load_template("candidates"), ours, GREEDY).rewrite([RewriteRequest("hello", ("a tool",))])
     assert len(server.requests("/tokenize")) == 1
 
 
 def test_several_answers_are_sampled(server: Server) -> None:
-    sampling = Sampling(temperature=0.7, top_p=0.9, answers=4, most_tokens=16, seed=1)
+    sampling = Sampling(temperature=0.7, top_p=0.9, answers=4, max_tokens=16, seed=1)
     [answers] = backend(server).generate(asked("hi"), sampling)
     assert answers == [Answer("- hi", 3)] * 4
     [body] = server.requests()
@@ -313,7 +313,7 @@ def test_trouble_ends_the_batch_soon(server: Server) -> None:
 
     server.routes["/v1/chat/completions"] = first_breaks
     made = backend(server, concurrency=2)
-    with pytest.raises(Unfit, match="400 no"):
+    with pytest.raises(RewriteError, match="400 no"):
         made.generate(asked(*map(str, range(200))), GREEDY)
     assert len(server.seen) < 150  # a few, where nobody is busy
     assert made.generate(asked("hi"), GREEDY) == [[Answer("- hi", 3)]]
@@ -336,10 +336,12 @@ def test_a_prompt_that_is_too_long_does_not_end_the_batch(server: Server, status
     made = backend(server)
     assert made.generate(asked("hi", "long", "ho"), GREEDY) == [[Answer("- hi", 3)], [], [Answer("- ho", 3)]]
     rewriter = Rewriter(load_template("needs"), made)
-    rewrites = rewriter.samples([Ask("hi"), Ask("a long story")], Sampling(temperature=1.0, answers=2))
+    rewrites = rewriter.samples(
+        [RewriteRequest("hi"), RewriteRequest("a long story")], Sampling(temperature=1.0, answers=2)
+    )
     assert [[rewrite.status for rewrite in found] for found in rewrites] == [["rewritten"] * 2, ["too-long"] * 2]
     assert rewrites[0][0].lines == ("hi",)
-    assert rewriter.rewrite([Ask("a long story")])[0].status == "too-long"
+    assert rewriter.rewrite([RewriteRequest("a long story")])[0].status == "too-long"
 
 
 def test_candidates_are_cut_where_only_the_server_knows_how_long_is_too_long(server: Server) -> None:
@@ -351,7 +353,14 @@ def test_candidates_are_cut_where_only_the_server_knows_how_long_is_too_long(ser
     template = replace(load_template("candidates"), user="{utterance}\n{candidates}")
     tools = tuple(f"tool {number}" for number in range(8))
     rewriter = Rewriter(template, backend(server), GREEDY)
-    found = rewriter.rewrite([Ask("hello", tools), Ask("hello", tools[:2]), Ask("an epic", tools), Ask("hi")])
+    found = rewriter.rewrite(
+        [
+            RewriteRequest("hello", tools),
+            RewriteRequest("hello", tools[:2]),
+            RewriteRequest("an epic", tools),
+            RewriteRequest("hi"),
+        ]
+    )
     assert [(each.status, each.cut) for each in found[:2]] == [("rewritten", 6), ("rewritten", 0)]
     assert [each.status for each in found[2:]] == ["too-long", "rewritten"]
 
@@ -369,7 +378,7 @@ def test_candidates_are_cut_where_only_the_server_knows_how_long_is_too_long(ser
 )
 def test_a_refusal_is_told_in_the_servers_words(server: Server, reply: Reply, said: str) -> None:
     server.routes["/v1/chat/completions"] = lambda body: reply
-    with pytest.raises(Unfit, match=said) as caught:
+    with pytest.raises(RewriteError, match=said) as caught:
         backend(server).generate(asked("hi"), GREEDY)
     assert len(server.seen) == 1
     assert KEY not in str(caught.value)
@@ -407,7 +416,7 @@ def test_without_a_key_none_is_sent(server: Server, monkeypatch: pytest.MonkeyPa
     "url", ["http://me:secret@localhost/v1", "http://", "http://host:port/v1", "http://h/v1?key=secret"]
 )
 def test_an_url_that_cannot_be_or_holds_a_secret_is_refused(url: str) -> None:
-    with pytest.raises(Unfit, match="OPENAI_API_KEY") as caught:
+    with pytest.raises(RewriteError, match="OPENAI_API_KEY") as caught:
         ServerBackend(ServerSettings(url, "tiny"))
     assert "secret" not in str(caught.value)
 
@@ -415,7 +424,7 @@ def test_an_url_that_cannot_be_or_holds_a_secret_is_refused(url: str) -> None:
 def test_a_key_that_is_none_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for bad in ("ключ", "two\nlines"):
         monkeypatch.setenv("OPENAI_API_KEY", bad)
-        with pytest.raises(Unfit, match="OPENAI_API_KEY") as caught:
+        with pytest.raises(RewriteError, match="OPENAI_API_KEY") as caught:
             backend(server)
         assert bad not in str(caught.value)
 
@@ -445,7 +454,7 @@ def test_tokens_are_counted_where_the_server_can(server: Server) -> None:
     made = backend(server, context=64)
     assert made.count([]) == []
     assert made.count(asked("a b c", "d", "x " * 65, "e f")) == [3, 1, 65, 2]
-    asks = [Ask("hi", ("a tool",)), Ask("x " * 65, ("a tool",))]
+    asks = [RewriteRequest("hi", ("a tool",)), RewriteRequest("x " * 65, ("a tool",))]
     rewrites = Rewriter(load_template("candidates"), made, GREEDY).rewrite(asks)
     assert [rewrite.status for rewrite in rewrites] == ["rewritten", "too-long"]
     assert len(server.requests()) == 1, "what is too long is not asked"
@@ -466,13 +475,13 @@ def test_where_it_cannot_it_is_tried_once(server: Server, reply: Reply | None) -
 def test_an_adapter_is_loaded_into_the_server(server: Server, tmp_path: Path) -> None:
     adapter = tmp_path / "mine"
     adapter.mkdir()
-    with pytest.raises(Unfit, match="not a LoRA adapter"):
+    with pytest.raises(RewriteError, match="not a LoRA adapter"):
         backend(server, adapter)
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
-    with pytest.raises(Unfit, match=r"404 Not Found.*VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
+    with pytest.raises(RewriteError, match=r"404 Not Found.*VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         backend(server, adapter)
     server.routes["/v1/load_lora_adapter"] = lambda body: error(500, "size of tensor a must match tensor b")
-    with pytest.raises(Unfit, match="size of tensor"):
+    with pytest.raises(RewriteError, match="size of tensor"):
         backend(server, adapter)
     assert len(server.requests("/v1/load_lora_adapter")) == 2
 

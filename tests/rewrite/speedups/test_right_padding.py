@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from trl.trainer.utils import add_fused_lm_head
 
 from rewrite.sft.run import load_policy
-from rewrite.speedups.right_padding import turn, turn_rows
+from rewrite.speedups.right_padding import pad_right, rotate_rows
 
 LEFT, PROMPTS, ANSWERS, WIDTH = [0, 5, 2], [6, 1, 4], [4, 1, 3], 10
 """Padding in front, tokens of the prompt and of the answer, of three rows; answers begin in one column."""
@@ -66,10 +66,10 @@ def test_scores_and_gradient_stay(untied_lm: Path, attention: str, adapter: bool
     trainer = SimpleNamespace(
         model=model, args=SimpleNamespace(device=torch.device("cpu")), aux_loss_enabled=True, ref_model=None
     )
-    turn_rows(trainer)  # a mixture of experts keeps its mask
+    pad_right(trainer)  # a mixture of experts keeps its mask
     _outcome(model)
     trainer.aux_loss_enabled = False
-    turn_rows(trainer)
+    pad_right(trainer)
     for one, other in zip(masked, _outcome(model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(one.abs().max()))
     assert masked[0].abs().sum() > 0
@@ -85,7 +85,7 @@ def test_a_pass_that_failed_leaves_nothing_behind(untied_lm: Path) -> None:
     ids, mask, labels = _rows()
     with torch.no_grad():
         plain = model(input_ids=ids, attention_mask=mask).logits
-    turn_rows(SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")), ref_model=None))
+    pad_right(SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")), ref_model=None))
     with pytest.raises(IndexError):
         model(input_ids=ids + 10**6, attention_mask=mask, labels=labels, fused_lm_head=True)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_a_reference_with_the_same_weights_is_no_distance_away() -> None:
     reference = deepcopy(policy).eval()
     for model in (policy, reference):
         add_fused_lm_head(model)
-    turn_rows(SimpleNamespace(model=policy, args=SimpleNamespace(device=torch.device("cpu")), ref_model=reference))
+    pad_right(SimpleNamespace(model=policy, args=SimpleNamespace(device=torch.device("cpu")), ref_model=reference))
     ids, mask, labels = _rows()
     with torch.no_grad():
         one, other = (
@@ -118,5 +118,5 @@ def test_a_reference_with_the_same_weights_is_no_distance_away() -> None:
 
 def test_rows_are_turned_and_turned_back() -> None:
     rows, by = torch.arange(12).reshape(3, 4), torch.tensor([0, 1, 3])
-    assert turn(rows, by).tolist() == [[0, 1, 2, 3], [5, 6, 7, 4], [11, 8, 9, 10]]
-    assert torch.equal(turn(turn(rows, by), -by), rows)
+    assert rotate_rows(rows, by).tolist() == [[0, 1, 2, 3], [5, 6, 7, 4], [11, 8, 9, 10]]
+    assert torch.equal(rotate_rows(rotate_rows(rows, by), -by), rows)

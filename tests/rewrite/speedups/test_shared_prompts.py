@@ -33,7 +33,7 @@ from transformers import (
 from trl.trainer.utils import add_fused_lm_head
 
 from rewrite.sft.run import load_policy
-from rewrite.speedups.right_padding import turn_rows
+from rewrite.speedups.right_padding import pad_right
 from rewrite.speedups.shared_prompts import Shared, can_share, regrouped, share_prompts
 
 WIDTH, KEPT = 7, 4
@@ -81,7 +81,7 @@ def test_scores_and_gradient_stay_and_a_prompt_is_read_once(untied_lm: Path, att
     plain.model.embed_tokens.register_forward_pre_hook(lambda _, args: read.append(args[0].numel()))
     alone = _outcome(model)
     assert share_prompts(_trainer(model))
-    turn_rows(_trainer(model))
+    pad_right(_trainer(model))
     read.clear()
     for one, other in zip(alone, _outcome(model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(one.abs().max()))

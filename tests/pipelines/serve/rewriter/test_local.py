@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from doubles import ModelServer, plain_context, varied_tools
-from serving import Running, rewriter, running, save_rewriter
+from serving import Running, make_test_rewriter, rewriter, running
 from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
@@ -22,15 +22,18 @@ from pipelines.serve.rewriter.settings import InProcess, ServedRewriter
 from retrievers.index import build
 from retrievers.settings import BM25Settings, HybridSettings
 from rewrite.settings import RulesSettings, Sampling
-from rewrite.types import Ask
+from rewrite.types import RewriteRequest
 
 Serve = Callable[..., Running]
 TEXTS = ["book me a flight", "weather in Athens tomorrow", "hi", "list invoices of a customer"]
 
 
 def lines(base: Path, folder: Path) -> list[list[str]]:
-    settings = RewriterSettings(path=str(folder), base=str(base), sampling=Sampling(most_tokens=8))
-    return [list(found.lines) for found in make_rewriter(settings, "cpu")[0].rewrite([Ask(text) for text in TEXTS])]
+    settings = RewriterSettings(path=str(folder), base=str(base), sampling=Sampling(max_tokens=8))
+    return [
+        list(found.lines)
+        for found in make_rewriter(settings, "cpu")[0].rewrite([RewriteRequest(text) for text in TEXTS])
+    ]
 
 
 def config(base: Path, folder: Path, kind: str) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def config(base: Path, folder: Path, kind: str) -> dict[str, Any]:
         "rewriter": {
             "path": str(folder),
             "base": str(base),
-            "sampling": {"most_tokens": 8},
+            "sampling": {"max_tokens": 8},
             "engine": {"kind": kind},
         },
         "deadline_ms": 20_000,
@@ -54,7 +57,7 @@ def asked(server: Running) -> list[list[str]]:
 def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, tiny_lm: Path, tmp_path: Path) -> None:
     folder = tmp_path / "rewriter"
     for seed in (1, 2):
-        save_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
+        make_test_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
     shutil.copytree(tmp_path / "version-1", folder)
     expected = [lines(tiny_lm, tmp_path / f"version-{seed}") for seed in (1, 2)]
     assert expected[0] != expected[1]
@@ -72,7 +75,7 @@ def test_it_answers_as_the_rewriter_does_and_takes_up_a_newer_one(serve: Serve, 
 def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path, tmp_path: Path) -> None:
     folder, kept = tmp_path / "rewriter", [tmp_path / "version-1", tmp_path / "version-2"]
     for seed, version in enumerate(kept):
-        save_rewriter(tiny_lm, version, seed)
+        make_test_rewriter(tiny_lm, version, seed)
     shutil.copytree(kept[0], folder)
 
     def put(version: Path) -> None:
@@ -81,7 +84,7 @@ def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path,
 
     async def course() -> None:
         rewriting = Rewriting(4, 0, Metrics())
-        settings = ServedRewriter(str(folder), str(tiny_lm), sampling=Sampling(most_tokens=8), engine=InProcess())
+        settings = ServedRewriter(str(folder), str(tiny_lm), sampling=Sampling(max_tokens=8), engine=InProcess())
         models = Models(settings, rewriting, Metrics(), "cpu")
         await models.start()
         assert rewriting.loaded is not None
@@ -98,7 +101,7 @@ def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path,
         async with asyncio.timeout(60):
             while len(rewriting.endpoints) > 1:
                 await asyncio.sleep(0.01)
-        await rewriting.rewrite(rewriting.loaded, Ask("book me a flight"), 60.0)
+        await rewriting.rewrite(rewriting.loaded, RewriteRequest("book me a flight"), 60.0)
         assert models.ready()
         await models.close()
 
@@ -108,7 +111,7 @@ def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path,
 def test_rules_answer_as_they_do_in_evaluation(serve: Serve) -> None:
     settings = RewriterSettings(template="needs", backend=RulesSettings())
     said = "Hi! Please book me a flight to Rome for 3, and then list the invoices of my last customer."
-    [expected] = make_rewriter(settings)[0].rewrite([Ask(said)])
+    [expected] = make_rewriter(settings)[0].rewrite([RewriteRequest(said)])
     server = serve(rewriter={"engine": {"kind": "rules"}, "fusion": {"raw": 0.6}})
     server.until_ready()
     [found] = server.search(said, rewrite="on")["results"]
@@ -122,7 +125,7 @@ def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_sa
     serve: Serve, model: ModelServer, tiny_lm: Path, tmp_path: Path
 ) -> None:
     for seed in (1, 2):
-        save_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
+        make_test_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
     folder = shutil.copytree(tmp_path / "version-1", tmp_path / "rewriter")
     served = config(tiny_lm, folder, "transformers")
     served["rewriter"] = {"path": str(folder), "engine": rewriter(model)["engine"]}
@@ -146,7 +149,7 @@ def test_where_vllm_is_not_installed_it_says_so_and_goes_on(
     serve: Serve, tiny_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pipelines.serve.rewriter.engines.installed", lambda: False)
-    save_rewriter(tiny_lm, tmp_path / "rewriter", 1)
+    make_test_rewriter(tiny_lm, tmp_path / "rewriter", 1)
     server = serve(**config(tiny_lm, tmp_path / "rewriter", "vllm"))
     assert "vLLM is not installed" in caplog.text
     assert server.client.get("/v1/models").json()["models"][1]["engine"] == "transformers"
@@ -158,7 +161,7 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
 ) -> None:
     told = "share of the raw query, 0.5, was chosen in front of dense, masstool, and this is bm25"
     for seed, kinds in enumerate((("dense", "masstool", "dense"), ("dense", "bm25"))):
-        save_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed, *kinds)
+        make_test_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed, *kinds)
     folder = tmp_path / "rewriter"
     settings = {"index": str(index), "retriever": "bm25", **config(tiny_lm, folder, "transformers")}
     shutil.copytree(tmp_path / "version-0", folder)
@@ -187,7 +190,7 @@ def test_so_is_one_of_a_retriever_that_was_exchanged_while_it_served(
     build(tmp_path / "index", varied_tools(20), plain, plain_context())
     parts = {"title": BM25Settings(), "text": BM25Settings(), "found": both}
     build(tmp_path / "newer", varied_tools(20), parts, plain_context())
-    save_rewriter(tiny_lm, tmp_path / "rewriter", 1, "bm25")
+    make_test_rewriter(tiny_lm, tmp_path / "rewriter", 1, "bm25")
     settings = config(tiny_lm, tmp_path / "rewriter", "transformers")
     with running({**settings, "index": str(tmp_path / "index"), "retriever": "found"}) as server:
         asked(server)

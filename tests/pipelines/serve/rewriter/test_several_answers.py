@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 from doubles import ModelServer, Reply, completion
-from serving import Running, rewriter, save_rewriter
+from serving import Running, make_test_rewriter, rewriter
 
 from pipelines.batch.api import run
 from pipelines.batch.settings import BatchConfig
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from rewrite.settings import Sampling, ServerSettings
-from rewrite.types import Ask
+from rewrite.types import RewriteRequest
 
 Serve = Callable[..., Running]
 SAID = ["- fly\n- pay", "- rent a car", "- pay"]
 JOINED = ["pay", "fly", "rent a car"]
-SEVERAL = {"temperature": 1.0, "answers": 3, "seed": 7, "votes": 1}
+SEVERAL = {"temperature": 1.0, "answers": 3, "seed": 7, "min_votes": 1}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_server_that_gives_all_answers_is_asked_once(serve: Serve, torn: Model
 
 
 def test_a_server_that_gives_one_at_a_time_is_asked_again(serve: Serve, torn: ModelServer) -> None:
-    server = serve(rewriter=rewriter(torn, sampling=SEVERAL | {"joined": 2}))
+    server = serve(rewriter=rewriter(torn, sampling=SEVERAL | {"max_lines": 2}))
     server.until_ready()
     found = server.post("/v1/rewrite", utterance="a trip").json()["results"][0]["rewrite"]
     assert found["lines"] == JOINED[:2]  # whichever of the later ones comes first
@@ -61,16 +61,16 @@ def test_a_server_that_gives_one_at_a_time_is_asked_again(serve: Serve, torn: Mo
 
 
 def test_a_model_in_this_process_answers_as_the_rewriter_does(serve: Serve, tiny_lm: Path, tmp_path: Path) -> None:
-    save_rewriter(tiny_lm, tmp_path / "rewriter", 1)
+    make_test_rewriter(tiny_lm, tmp_path / "rewriter", 1)
     facts = {"path": str(tmp_path / "rewriter"), "base": str(tiny_lm)}
-    sampling = {"temperature": 1.0, "answers": 4, "most_tokens": 8, "seed": 3}
+    sampling = {"temperature": 1.0, "answers": 4, "max_tokens": 8, "seed": 3}
     made, _ = make_rewriter(RewriterSettings(**facts, sampling=Sampling(**sampling)), "cpu")
-    [expected] = made.rewrite([Ask("book me a flight")])
+    [expected] = made.rewrite([RewriteRequest("book me a flight")])
     server = serve(rewriter={**facts, "sampling": sampling, "engine": {"kind": "transformers"}}, deadline_ms=20_000)
     server.until_ready()
     found = server.post("/v1/rewrite", utterance="book me a flight").json()["results"][0]["rewrite"]
     assert found["lines"] == list(expected.lines)
-    assert expected.tokens == sum(each.tokens for each in made.samples([Ask("book me a flight")])[0])
+    assert expected.tokens == sum(each.tokens for each in made.samples([RewriteRequest("book me a flight")])[0])
 
 
 def test_a_job_joins_them_too(tmp_path: Path, torn: ModelServer) -> None:

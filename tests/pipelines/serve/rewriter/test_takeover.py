@@ -15,8 +15,8 @@ from doubles import ModelServer, Reply
 from serving import Running, rewriter
 from waiting import until
 
-from rewrite.folder import CARD, Card
-from rewrite.template import FILE, load_template
+from rewrite.folder import CARD_FILE, RewriterCard
+from rewrite.template import TEMPLATE_FILE, load_template
 
 Serve = Callable[..., Running]
 
@@ -83,8 +83,8 @@ def versions(tmp_path: Path) -> list[Path]:
     for folder in folders:
         folder.mkdir()
         (folder / "adapter_model.safetensors").write_text(folder.name)
-        (folder / FILE).write_text(load_template("needs").dump())
-        (folder / CARD).write_text(json.dumps(asdict(Card("base", "0", "lora"))))
+        (folder / TEMPLATE_FILE).write_text(load_template("needs").dump())
+        (folder / CARD_FILE).write_text(json.dumps(asdict(RewriterCard("base", "0", "lora"))))
     return folders
 
 

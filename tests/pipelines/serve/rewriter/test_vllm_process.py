@@ -26,9 +26,9 @@ from pipelines.data.sample_data import sample_folder
 from retrievers.catalogue import read_catalogue
 from retrievers.dense.encoder import fingerprint
 from retrievers.index import build
-from rewrite.folder import Card, save_folder
+from rewrite.folder import RewriterCard, save_rewriter
 from rewrite.template import Template
-from rewrite.types import Ask
+from rewrite.types import RewriteRequest
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 TEMPLATE = Template("short", 1, "", "{utterance}")
@@ -55,9 +55,9 @@ def train(base: Path, folder: Path, answer: str, whole: bool = False) -> None:
     )
     model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
     asked = [
-        tokenizer.apply_chat_template(TEMPLATE.render(Ask(text)), add_generation_prompt=True, return_dict=True)[
-            "input_ids"
-        ]
+        tokenizer.apply_chat_template(
+            TEMPLATE.render(RewriteRequest(text)), add_generation_prompt=True, return_dict=True
+        )["input_ids"]
         for text in LESSONS
     ]
     told = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
@@ -70,8 +70,8 @@ def train(base: Path, folder: Path, answer: str, whole: bool = False) -> None:
         optimizer.step()
         optimizer.zero_grad()
     kind, model = ("full", model.merge_and_unload()) if whole else ("lora", model)
-    card = Card("bundled:smollm2-135m", fingerprint(base), kind, fusion={"method": "weighted", "raw": 0.5})
-    save_folder(folder, model, tokenizer, card, TEMPLATE)
+    card = RewriterCard("bundled:smollm2-135m", fingerprint(base), kind, fusion={"method": "weighted", "raw": 0.5})
+    save_rewriter(folder, model, tokenizer, card, TEMPLATE)
 
 
 class Served:
@@ -122,7 +122,7 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "anonymous": ["search"],
         "deadline_ms": 30_000,
         "watch_seconds": 0.2,
-        "rewriter": {"path": str(folder / "rewriter"), "sampling": {"most_tokens": 12}, "engine": engine},
+        "rewriter": {"path": str(folder / "rewriter"), "sampling": {"max_tokens": 12}, "engine": engine},
     }
     (folder / "serve.yaml").write_text(yaml.safe_dump(config))
     words = [sys.executable, "-c", CODE, str(folder / "serve.yaml")]
