@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace, context: Context, scratch: Path) -> dic
         for name, retriever in systems.items():
             for key, size in (("one", 1), ("batch", options.batch)):
                 for encoder in context.encoders.values():
-                    encoder.forget()
+                    encoder.clear_cache()
                 seconds = _search_time(retriever, queries, size, options.k)
                 speed[name][key] = min(speed[name][key], 1000 * seconds / len(queries))
     part = index.manifest.retrievers[options.retriever]

@@ -11,11 +11,12 @@ import numpy as np
 import rank_bm25
 from harness import FigureTable, clocked
 
+from retrievers.dense.ann import LINKS
 from retrievers.dense.ann import build as build_graph
 from retrievers.dense.retriever import Dense
 from retrievers.index import Index
 from retrievers.kind import Block
-from retrievers.settings import BM25Settings, DenseSettings
+from retrievers.settings import BM25Settings
 from retrievers.text import clean, document, tokens
 from retrievers.types import Ranking
 
@@ -98,13 +99,13 @@ def semantic(figures: FigureTable, index: Index, vectors: np.ndarray, queries: S
 def approximate(figures: FigureTable, index: Index, queries: np.ndarray, repeats: int) -> None:
     """Compare the HNSW graph of large segments with exact search over the same vectors."""
     figures.title("4. Approximate (HNSW) against exact search over the same vectors")
-    exact, settings = index.retriever("dense"), DenseSettings()
+    exact = index.retriever("dense")
     assert isinstance(exact, Dense)
     vectors = np.concatenate([block.arrays["vectors"] for block in index._blocks["dense"]])
     seconds: list[float] = []
     with clocked(seconds):
-        graph = build_graph(vectors, settings.ann_links)
-    figures.note(f"graph: build, {settings.ann_links} links", "s", seconds, digits=1)
+        graph = build_graph(vectors, LINKS)
+    figures.note(f"graph: build, {LINKS} links", "s", seconds, digits=1)
     block = Block({"vectors": vectors, "graph": graph}, index.rows.live)
     truth = exact.search_vectors(queries, K)
     base = {batch: _rates(exact, queries, batch, repeats) for batch in (1, 64)}

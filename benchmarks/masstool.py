@@ -107,7 +107,7 @@ def compare(systems: Mapping[str, Retriever], texts: list[str], size: int, encod
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for start in range(0, len(texts) - size + 1, size):
         for name, retriever in systems.items():
-            encoder.forget()
+            encoder.clear_cache()
             began = time.perf_counter()
             retriever.search(texts[start : start + size], 10)
             seconds[name].append(time.perf_counter() - began)

@@ -70,7 +70,7 @@ def naive(search: ToolSearch, context: Context, attempts: Sequence[Attempt]) -> 
 
 def _forget(context: Context) -> None:
     for encoder in context.encoders.values():
-        encoder.forget()
+        encoder.clear_cache()
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ RENAMED_KEYS: dict[str, str] = {
     "parsed": "min_parsed",
     "readable": "parseable_only",
     "shorter": "min_length_ratio",
+    "sure": "skip_rewrite_above",
     "target": "include_target",
     "url": "server_url",
     "votes": "min_votes",

@@ -1,4 +1,4 @@
-"""The two things the rest of the house asks of this room."""
+"""Interfaces of retrieval: a retriever, a vector cache, a detector."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ FindModel = Callable[[str], Path]
 
 
 class Retriever(Protocol):
-    """Ranks tools for text it may never have seen; frozen once opened."""
+    """Ranks tools for queries; does not change once opened."""
 
     @property
     def fingerprint(self) -> str:
-        """Names the exact index this retriever answers from."""
+        """Name of the exact index that is searched."""
         ...
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        """One ranking a query, at most k places each; an empty query finds nothing."""
+        """One ranking per query, at most k tools each; none for an empty query."""
         ...
 
 
 class VectorCache(Protocol):
-    """Vectors of one model by their texts, so that nothing is embedded twice."""
+    """Vectors of one model by their texts, so that no text is embedded twice."""
 
     def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """The vectors of the texts that are known."""
+        """The vectors of the known texts."""
         ...
 
     def put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Remembers vectors."""
+        """Store vectors."""
         ...
 
 
 @runtime_checkable
 class Detector(Protocol):
-    """Says which queries need a tool at all."""
+    """Estimates which queries need a tool."""
 
     @property
     def threshold(self) -> float:
-        """From this probability on a tool is needed; chosen on dev."""
+        """Probability from which on a tool is needed; chosen on dev."""
         ...
 
     def probabilities(self, queries: Sequence[str]) -> list[float]:
-        """How likely each query needs a tool."""
+        """Probability that each query needs a tool."""
         ...

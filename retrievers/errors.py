@@ -1,15 +1,4 @@
-"""What can go wrong in this room, each a child of the builtin a stranger would catch.
-
-BadInput (ValueError)                a file or value the user gave is wrong; the message names file and line
-IndexMissing (FileNotFoundError)     no finished index in that folder
-IndexBroken (OSError)                an index that is half written, damaged, or of another format
-IndexBusy (TimeoutError)             another writer held the folder too long
-ModelMissing (FileNotFoundError)     a model that is neither here nor to be fetched
-ModelMismatch (ValueError)           the index was made with other weights than the ones at hand
-StoreDown (ConnectionError)          a store of vectors elsewhere that does not answer
-OutOfDisk (OSError)                  the disk, the quota or the file size limit is exhausted
-OutOfMemory (MemoryError)            a GPU, or the machine, has no memory left for a model
-"""
+"""Errors of retrievers, each a subclass of the builtin that a caller would catch."""
 
 from __future__ import annotations
 
@@ -19,32 +8,32 @@ class BadInput(ValueError):
 
 
 class IndexMissing(FileNotFoundError):
-    """No finished index there; the message says how to build one."""
+    """The folder holds no finished index; the message says how to build one."""
 
 
 class IndexBroken(OSError):
-    """The index cannot be read as it is; the message names the file and the way out."""
+    """The index is half written, damaged or of another format; the message names the file and the way out."""
 
 
 class IndexBusy(TimeoutError):
-    """Another writer holds the index; nothing was changed."""
+    """Another writer held the index too long; nothing was changed."""
 
 
 class ModelMissing(FileNotFoundError):
-    """A model that is not here; the message says what to install or set."""
+    """A model is not on this machine and cannot be fetched; the message says what to install or set."""
 
 
 class ModelMismatch(ValueError):
-    """Vectors of one model cannot be searched with another."""
+    """The index was made with other weights than those at hand."""
 
 
 class OutOfDisk(OSError):
-    """No room left; what was there before is untouched."""
+    """The disk, the quota or the file size limit is exhausted; existing files are untouched."""
 
 
 class OutOfMemory(MemoryError):
-    """No memory left for what was to be loaded, which says nothing against it; the message names the way out."""
+    """A GPU or the machine has no memory left for a model; the message names the way out."""
 
 
 class StoreDown(ConnectionError):
-    """Vectors lie elsewhere, and that place does not answer."""
+    """An external vector store does not answer."""

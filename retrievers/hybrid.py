@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from retrievers.base import Retriever
-from retrievers.fusion import fuse
+from retrievers.fusion import DEPTH, fuse
 from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.settings import FusionSettings, HybridSettings
@@ -14,7 +14,7 @@ from retrievers.types import Ranking
 
 
 class HybridKind:
-    """Keeps nothing of its own."""
+    """Stores nothing of its own."""
 
     def __init__(self, settings: HybridSettings, context: Context, trained: Path | None = None) -> None:
         self._settings = settings
@@ -35,12 +35,11 @@ class HybridKind:
 
 
 class Hybrid:
-    """Asks every part, fuses the answers."""
+    """Searches with every part and fuses their rankings."""
 
     def __init__(self, parts: Sequence[Retriever], fusion: FusionSettings, fingerprint: str) -> None:
         self._parts, self._fusion, self.fingerprint = parts, fusion, fingerprint
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        depth = max(k, self._fusion.depth)
-        answers = [part.search(queries, depth) for part in self._parts]
-        return [fuse(lists, k, self._fusion) for lists in zip(*answers, strict=True)]
+        rankings = [part.search(queries, max(k, DEPTH)) for part in self._parts]
+        return [fuse(lists, k, self._fusion) for lists in zip(*rankings, strict=True)]

@@ -1,4 +1,4 @@
-"""Memory that ran out while something was loaded: told as that, lest a sound folder is taken for a damaged one."""
+"""Reports memory that ran out while a model was loaded as such, not as a damaged folder."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from retrievers.errors import OutOfMemory
 
 SIGNS = ("out of memory", "allocate memory", "not enough memory")
-"""How torch (of a GPU, of the machine), safetensors and the system say it, each by an error of another kind."""
-SHOWN = 120
-"""Characters of what they say; advice about torch follows."""
+"""Wordings of torch (GPU and CPU), safetensors and the system, each in an error of another type."""
+MAX_CHARACTERS = 120
+"""Of an error's text; torch adds advice after that."""
 
 
 @contextmanager
-def enough_memory(place: Path) -> Iterator[None]:
-    """For whatever loads a folder or a file; other trouble passes as it is."""
+def report_out_of_memory(path: Path) -> Iterator[None]:
+    """Raise OutOfMemory where loading a folder or file runs out of memory; other errors pass unchanged."""
     try:
         yield
     except Exception as error:
-        if not is_full(error):
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemory(
-            f"memory ran out while {place} was loaded ({in_short(error)}); "
+            f"memory ran out while {path} was loaded ({shorten(error)}); "
             "free some, name another --device, such as cpu, or take a smaller model"
         ) from error
 
 
-def is_full(error: Exception) -> bool:
-    """True where memory ran out, a GPU's or the machine's."""
+def is_out_of_memory(error: Exception) -> bool:
+    """True where the GPU's or the machine's memory ran out."""
     return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in SIGNS)
 
 
-def in_short(error: Exception) -> str:
-    """What was said of it, in one line."""
-    return " ".join(str(error).split())[:SHOWN] or type(error).__name__
+def shorten(error: Exception) -> str:
+    """An error's text in one short line."""
+    return " ".join(str(error).split())[:MAX_CHARACTERS] or type(error).__name__

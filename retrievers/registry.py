@@ -1,6 +1,6 @@
-"""What a kind of retriever must be able to do to live in an index folder, and the one dict that names them all.
+"""The registry of retriever kinds: the only module that names all of them.
 
-Adding a kind: its settings in `settings.py`, a file with a class like this, one line in KINDS.
+To add a kind: its settings, a class that implements `kind.Kind`, and one line in KINDS.
 """
 
 from __future__ import annotations
@@ -28,42 +28,34 @@ RetrieverSettings = (
     | ToolWeaverSettings
 )
 
-KINDS = {
-    "bm25": "retrievers.lexical:BM25Kind",
-    "dense": "retrievers.dense.retriever:DenseKind",
-    "hybrid": "retrievers.hybrid:HybridKind",
-    "masstool": "retrievers.masstool.kind:MassToolKind",
-    "milvus": "retrievers.dense.milvus:MilvusKind",
-    "toolgen": "retrievers.generative.kind:ToolGenKind",
-    "toolweaver": "retrievers.weaver.kind:ToolWeaverKind",
+KINDS: dict[str, tuple[type, str]] = {
+    "bm25": (BM25Settings, "retrievers.lexical:BM25Kind"),
+    "dense": (DenseSettings, "retrievers.dense.retriever:DenseKind"),
+    "hybrid": (HybridSettings, "retrievers.hybrid:HybridKind"),
+    "masstool": (MassToolSettings, "retrievers.masstool.kind:MassToolKind"),
+    "milvus": (MilvusSettings, "retrievers.dense.milvus:MilvusKind"),
+    "toolgen": (ToolGenSettings, "retrievers.generative.kind:ToolGenKind"),
+    "toolweaver": (ToolWeaverSettings, "retrievers.weaver.kind:ToolWeaverKind"),
 }
-SETTINGS: dict[str, type] = {
-    "bm25": BM25Settings,
-    "dense": DenseSettings,
-    "hybrid": HybridSettings,
-    "masstool": MassToolSettings,
-    "milvus": MilvusSettings,
-    "toolgen": ToolGenSettings,
-    "toolweaver": ToolWeaverSettings,
-}
+"""Name of a kind -> its settings and its class, imported when it is needed."""
 
 
 def make_kind(settings: RetrieverSettings, context: Context, trained: Path | None = None) -> Kind:
-    """The kind that these settings ask for; `trained` is the folder of the model that was trained for the index."""
-    module, _, name = KINDS[settings.kind].partition(":")
+    """The kind of these settings; `trained` is the folder of the model that was trained for the index."""
+    module, _, name = KINDS[settings.kind][1].partition(":")
     kind: Kind = getattr(import_module(module), name)(settings, context, trained)
     return kind
 
 
 def settings_to_json(settings: RetrieverSettings) -> dict[str, Any]:
-    """Settings as the manifest keeps them."""
+    """Settings as the manifest stores them."""
     return asdict(settings)
 
 
 def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
-    """Settings as the manifest kept them."""
+    """Settings out of the manifest."""
     try:
-        settings: RetrieverSettings = _decode(SETTINGS[facts["kind"]], facts)
+        settings: RetrieverSettings = _decode(KINDS[facts["kind"]][0], facts)
     except (KeyError, TypeError, ValueError) as error:
         raise IndexBroken(
             f"the index has settings that this version does not know ({error}); build it again"
@@ -72,7 +64,7 @@ def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
 
 
 def _decode(kind: Any, value: Any) -> Any:
-    """Dataclasses and tuples back out of the dicts and lists that JSON made of them."""
+    """Dataclasses and tuples out of JSON's dicts and lists."""
     if is_dataclass(kind) and isinstance(value, dict):
         hints = get_type_hints(kind)
         return kind(**{key: _decode(hints[key], item) for key, item in value.items()})  # type: ignore[operator]
@@ -83,12 +75,12 @@ def _decode(kind: Any, value: Any) -> Any:
 
 
 def check_names(retrievers: Mapping[str, RetrieverSettings]) -> None:
-    """Refuses an empty set, names that cannot be file names, and hybrids of what is not there or of themselves."""
+    """Refuse an empty set, names that cannot be file names, and hybrids of unknown retrievers or of hybrids."""
     if not retrievers:
         raise BadInput("an index needs at least one retriever")
     for name, settings in retrievers.items():
         if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
-            raise BadInput(f"a retriever's name is made of letters, digits, - and _, not {name!r}")
+            raise BadInput(f"a retriever's name consists of letters, digits, - and _, not {name!r}")
         for part in settings.of if isinstance(settings, HybridSettings) else ():
             if part not in retrievers:
                 raise BadInput(f"the hybrid {name!r} is of {part!r}, which the index does not have")

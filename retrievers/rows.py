@@ -9,8 +9,8 @@ import numpy as np
 
 from retrievers.types import Ranking, ToolId
 
-FEW = 1_000
-"""Rows that are brought into the order of their ids when they are found."""
+SORT_AT_ONCE = 1_000
+"""Up to this many rows are sorted by id per search; above, all ids are sorted once."""
 
 
 class Rows:
@@ -24,27 +24,25 @@ class Rows:
     def best(self, scores: np.ndarray, k: int, floor: float = -np.inf, digits: int = 6) -> Ranking:
         """The k best rows above the floor. `scores` (rows,) is overwritten where rows are dead.
 
-        Scores are compared after rounding: the last bits depend on how a batch was cut, and must not decide a place.
+        Scores are compared after rounding: the last bits depend on how a batch was cut, and must not decide a rank.
         """
         scores[self.dead] = -np.inf
-        found = np.flatnonzero(scores > floor)
-        if len(found) > k:
-            held = scores[found]
-            edge = np.partition(held, len(held) - k)[len(held) - k]
-            found = found[held >= edge - 10.0**-digits]
-        return self.ranking(found, scores[found], k, digits)
+        rows = np.flatnonzero(scores > floor)
+        if len(rows) > k:
+            above = scores[rows]
+            edge = np.partition(above, len(above) - k)[len(above) - k]
+            rows = rows[above >= edge - 10.0**-digits]
+        return self.ranking(rows, scores[rows], k, digits)
 
     def ranking(self, rows: np.ndarray, scores: np.ndarray, k: int, digits: int = 6) -> Ranking:
-        """A ranking of the given rows."""
+        """A ranking of the given rows; ties are broken by id."""
         rounded = np.round(scores.astype(np.float64), digits)
-        # Ties are broken by id. To sort all ids costs an opened index more than it costs searches to sort a few.
-        order = self._order[rows] if len(rows) > FEW else _order_of([self.ids[row] for row in rows])
+        order = self._order[rows] if len(rows) > SORT_AT_ONCE else _order_of([self.ids[row] for row in rows])
         chosen = np.lexsort((order, -rounded))[:k]
         return Ranking(tuple(self.ids[row] for row in rows[chosen]), tuple(rounded[chosen].tolist()))
 
     @cached_property
     def _order(self) -> np.ndarray:
-        """The place of every row among the sorted ids."""
         return _order_of(self.ids)
 
 

@@ -1,4 +1,4 @@
-"""What can be set of each kind of retriever. Stdlib only, so that reading a config costs nothing."""
+"""Settings of each kind of retriever. Imports no kind and no library, so that reading a config is fast."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le
 
 from retrievers.errors import BadInput
 from retrievers.types import Ranking
+
+WARMUP = 0.05
+"""Share of an encoder's training steps in which the learning rate rises."""
+WEIGHT_DECAY = 0.01
+HARD_NEGATIVES = 8
+"""Hard negatives mined per query, where the catalogue has more documents than `candidates`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,48 +25,38 @@ class TrainingSource:
     path: str
     """A data set folder, or `bundled:sample`."""
     text: tuple[str, ...] = ()
-    """Which parts of a tool are read; the index's own when not given."""
+    """Parts of a tool that are read; empty: those of the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusionSettings:
-    """How several ranked lists become one."""
+    """Fusion of several ranked lists into one."""
 
     method: Literal["interleave", "rrf", "max", "weighted"] = "rrf"
     weights: tuple[float, ...] = ()
-    """One a list, for rrf and weighted; empty: all equal."""
-    rrf_k: float = 60.0
-    """Larger: the lists' middles count more against their tops."""
-    depth: int = 100
-    """How far into each list is looked."""
+    """One per list, for rrf and weighted; empty: all equal."""
+    rrf_k: Annotated[float, Gt(0)] = 60.0
+    """Larger: middle ranks count more against top ranks."""
 
     def __post_init__(self) -> None:
         if any(weight < 0 for weight in self.weights) or (self.weights and not any(self.weights)):
-            raise BadInput("fusion weights must not be negative, and not all zero")
-        if self.rrf_k <= 0 or self.depth < 1:
-            raise BadInput("rrf_k and depth must be positive")
+            raise BadInput(f"numbers of 0 or more, not all 0, got {list(self.weights)}", "weights")
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteFusion:
-    """How the list of the raw query and the lists of its rewrite become one."""
+    """Fusion of the raw query's list with the lists of its rewrite."""
 
     method: Literal["interleave", "rrf", "weighted"] = "weighted"
-    raw: float = 0.5
-    """The raw query's share: 0 leaves it out, 1 leaves the rewrite out. Interleaving only asks which one is larger."""
-    rrf_k: float = 10.0
-    depth: int = 100
-    """How far into each list is looked."""
-    sure: float | None = None
-    """A raw query whose first tool scores at least this is not rewritten; none: every one is."""
+    raw: Annotated[float, Ge(0), Le(1)] = 0.5
+    """Share of the raw query: 0 leaves it out, 1 leaves the rewrite out. Interleaving puts the larger share first."""
+    rrf_k: Annotated[float, Gt(0)] = 10.0
+    skip_rewrite_above: float | None = None
+    """Score of the raw query's first tool from which on the query is not rewritten; none: every query is."""
 
-    def is_sure(self, raw: Ranking) -> bool:
-        """Whether the raw query's list stands as it is."""
-        return self.sure is not None and bool(raw) and raw.scores[0] >= self.sure
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.raw <= 1 or self.rrf_k <= 0 or self.depth < 1:
-            raise BadInput("raw is a share between 0 and 1; rrf_k and depth are positive")
+    def skips_rewrite(self, raw: Ranking) -> bool:
+        """True where the raw query's list is good enough."""
+        return self.skip_rewrite_above is not None and bool(raw) and raw.scores[0] >= self.skip_rewrite_above
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +64,20 @@ class BM25Settings:
     """Lexical search."""
 
     kind: Literal["bm25"] = "bm25"
-    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
-    """rank_bm25 gives the same rankings some hundred times slower: for comparison."""
-    k1: float = 1.5
-    b: float = 0.75
-
-    def __post_init__(self) -> None:
-        if self.k1 <= 0 or not 0 <= self.b <= 1:
-            raise BadInput(f"BM25 wants k1 > 0 and b between 0 and 1, not k1={self.k1:g}, b={self.b:g}")
+    k1: Annotated[float, Gt(0)] = 1.5
+    b: Annotated[float, Ge(0), Le(1)] = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderTraining:
-    """How an encoder is tuned on queries and the tools they need."""
+    """Tuning of an encoder on queries and the tools they need."""
 
     epochs: Annotated[int, Ge(1)] = 8
     batch_size: Annotated[int, Ge(1)] = 256
     learning_rate: Annotated[float, Gt(0)] = 2e-4
-    warmup: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of all steps in which the learning rate rises."""
-    weight_decay: Annotated[float, Ge(0)] = 0.01
     temperature: Annotated[float, Gt(0)] = 0.05
     candidates: Annotated[int, Ge(1)] = 1024
     """Documents in the softmax: all that some training query needs, or else gold, hard negatives and a random fill."""
-    hard_negatives: Annotated[int, Ge(0)] = 8
-    """Mined per query before training, where the catalogue has more than `candidates` documents."""
     max_length: Annotated[int, Ge(0)] = 256
     """Tokens read of a text; 0: the model's own limit."""
     patience: Annotated[int, Ge(1)] = 3
@@ -107,7 +92,7 @@ class EncoderTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTraining(EncoderTraining):
-    """Training data of an encoder, and how it is tuned before it indexes."""
+    """Tuning of an encoder before it indexes, and the data for it."""
 
     data: tuple[TrainingSource, ...]
     """Several catalogues give a general encoder: batches come from one at a time, in proportion to their queries."""
@@ -124,23 +109,16 @@ class DenseTraining(EncoderTraining):
 
 @dataclass(frozen=True, slots=True)
 class DenseSettings:
-    """Search by meaning: any sentence-transformers model."""
+    """Dense search with any sentence-transformers model."""
 
     kind: Literal["dense"] = "dense"
     model: str = "bundled:minilm"
     """A Hugging Face id, a folder, or `bundled:minilm`."""
     train: DenseTraining | None = None
-    """Tune the model first; the tuned weights are sealed with the index."""
-    batch_size: int = 64
-    ann_above: int = 50_000
+    """Tune the model first; the tuned weights are stored in the index."""
+    batch_size: Annotated[int, Ge(1)] = 64
+    ann_above: Annotated[int, Ge(1)] = 50_000
     """Segments with more tools than this get an approximate (HNSW) index; smaller ones are searched exactly."""
-    ann_links: int = 32
-    ann_effort: int = 256
-    """How many candidates an approximate search looks at; more is slower and closer to exact."""
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.ann_above, self.ann_links, self.ann_effort) < 1:
-            raise BadInput("batch_size, ann_above, ann_links and ann_effort must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,34 +131,28 @@ class HybridSettings:
 
     def __post_init__(self) -> None:
         if len(self.of) < 2 or len(set(self.of)) < len(self.of):
-            raise BadInput("a hybrid is `of` at least two different retrievers")
+            raise BadInput(f"name at least two different retrievers, got {list(self.of)}", "of")
         if self.fusion.weights and len(self.fusion.weights) != len(self.of):
-            raise BadInput(f"{len(self.fusion.weights)} fusion weights for {len(self.of)} retrievers")
+            raise BadInput(f"{len(self.fusion.weights)} fusion weights for {len(self.of)} retrievers", "fusion")
 
 
 @dataclass(frozen=True, slots=True)
 class MilvusSettings:
-    """Search by meaning with the vectors in Milvus: for catalogues beyond memory."""
+    """Dense search with the vectors in Milvus, for catalogues larger than memory."""
 
     uri: str
-    """A file (Milvus Lite, one process) or the address of a cluster: http://milvus:19530."""
+    """A file (Milvus Lite, one process) or the address of a cluster, http://milvus:19530. Its token: $MILVUS_TOKEN."""
     kind: Literal["milvus"] = "milvus"
     model: str = "bundled:minilm"
     """A Hugging Face id, a folder, or `bundled:minilm`."""
-    batch_size: int = 64
+    batch_size: Annotated[int, Ge(1)] = 64
     collection: str = "toolrewrite"
-    """The collection's name; that of the model is added."""
+    """Name of the collection, to which the model's hash is appended."""
     index: str = "AUTOINDEX"
-    """Milvus' own kinds of index: AUTOINDEX, FLAT, HNSW, DISKANN, …"""
-    consistency: Literal["Strong", "Session", "Bounded", "Eventually"] = "Strong"
-    """Strong: a tool is found as soon as it is added. The others are quicker, and later."""
-    token_variable: str = "MILVUS_TOKEN"
-    """The environment variable with the cluster's token, where it wants one."""
+    """A Milvus index type: AUTOINDEX, FLAT, HNSW, DISKANN, …"""
 
     def __post_init__(self) -> None:
         if not self.uri or "@" in self.uri:
             raise BadInput("a file, or an address without a password; the token is in $MILVUS_TOKEN", "uri")
         if not re.fullmatch(r"[A-Za-z_]\w{0,200}", self.collection, re.ASCII):
-            raise BadInput("a collection's name is made of letters, digits and _", "collection")
-        if self.batch_size < 1:
-            raise BadInput("at least 1", "batch_size")
+            raise BadInput(f"letters, digits and _, beginning with no digit, got {self.collection!r}", "collection")

@@ -1,4 +1,4 @@
-"""What an encoder learns from."""
+"""Training data of retrievers: examples, labels, trajectories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrievers.types import ToolId
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of a tool."""
+    """One tool call of a trajectory."""
 
     thought: str
     tool: ToolId
@@ -22,7 +22,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A task that was done."""
+    """A task with the calls that solved it."""
 
     id: str
     task: str
@@ -58,11 +58,11 @@ class TrainingSet:
     train: Examples
     dev: Examples
     ids: tuple[ToolId, ...] = ()
-    """The documents' tools, for kinds that remember which tools a query needs."""
+    """Tool ids of the documents, for kinds that store which tools a query needs."""
     labels: Labels = Labels()
     dev_labels: Labels = Labels()
     trajectories: tuple[Trajectory, ...] = ()
-    """Tasks done with these tools; for kinds that learn to call them."""
+    """Tasks solved with these tools, for kinds that learn to call them."""
 
     def __post_init__(self) -> None:
         if not self.train or not self.dev:
@@ -71,9 +71,8 @@ class TrainingSet:
             )
 
     def candidates(self) -> list[int]:
-        """Rows that may stand in the softmax: documents that some training query needs.
+        """Rows of the documents that some training query needs, the candidates of the softmax.
 
-        A tool that is never right in training would be pushed away from every query, and with it every tool that
-        nobody has asked for yet.
+        A tool that is never right in training would be pushed away from every query, like every unseen tool.
         """
         return sorted({row for gold in self.train.gold for row in gold})

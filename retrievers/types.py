@@ -1,4 +1,4 @@
-"""The words every room uses: Tool, Hit, Ranking."""
+"""Types that every package uses: Tool, Hit, Ranking."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Something an agent can call. How it reads as text is defined in `retrievers.text.document`."""
+    """A tool that an agent can call. `retrievers.text.document` renders it as text."""
 
     id: ToolId
     name: str
@@ -30,11 +30,11 @@ class Tool:
     category: str = ""
     provider: str = ""
     schema: str = ""
-    """The arguments' JSON Schema exactly as the source gave it, for callers that paste it; "" where there was none."""
+    """The arguments' JSON Schema as the source gave it; "" for none."""
 
 
 class Hit(NamedTuple):
-    """One place in a ranking."""
+    """One tool of a ranking."""
 
     tool_id: ToolId
     score: float
@@ -42,7 +42,7 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Tool ids, best first, with their scores; equal scores stand in the order of the ids."""
+    """Tool ids, best first, with their scores; equal scores are ordered by id."""
 
     ids: tuple[ToolId, ...] = ()
     scores: tuple[float, ...] = ()
@@ -54,11 +54,11 @@ class Ranking:
         return (Hit(tool, score) for tool, score in zip(self.ids, self.scores, strict=True))
 
     def cut(self, k: int) -> Ranking:
-        """The first k places."""
+        """The first k tools."""
         return Ranking(self.ids[:k], self.scores[:k])
 
 
 def ranked(scored: Iterable[tuple[ToolId, float]], k: int) -> Ranking:
-    """The k best of (tool, score) pairs; the one place outside numpy code where ties are broken."""
+    """The k best of (tool, score) pairs; ties are broken by id."""
     best = sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:k]
     return Ranking(tuple(tool for tool, _ in best), tuple(score for _, score in best))

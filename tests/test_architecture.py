@@ -16,7 +16,7 @@ ROOMS = ("retrievers", "rewrite", "reward", "pipelines")
 LAYERS: dict[str, tuple[str, ...]] = {
     "retrievers": (
         "types errors",
-        "base text rows files settings out_of_memory blocked_import",
+        "base text rows files settings out_of_memory",
         "training_set work_folder",
         "kind",
         "catalogue fusion lint",

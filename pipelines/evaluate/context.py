@@ -90,7 +90,7 @@ class EvalContext:
     def timed(self, work: Callable[[], T]) -> Timed[T]:
         """Run and time some work, with empty encoder caches."""
         for encoder in self.context.encoders.values():
-            encoder.forget()
+            encoder.clear_cache()
         started = time.perf_counter()
         value = work()
         return Timed(value, time.perf_counter() - started)

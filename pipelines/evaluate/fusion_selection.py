@@ -98,7 +98,7 @@ def _gated(
         rows = [np.where(top >= gate, before, after) for top, before, after in zip(tops, raw, fused, strict=True)]
         score = _mean(rows)
         if np.isfinite(gate) and score >= (chosen if best is None else best).score + (1e-12 if best else -1e-12):
-            best = FusionScore(replace(chosen.fusion, sure=gate), score)
+            best = FusionScore(replace(chosen.fusion, skip_rewrite_above=gate), score)
     return best or chosen
 
 

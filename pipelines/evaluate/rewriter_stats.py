@@ -81,16 +81,18 @@ def fusion_row(system: str, used: SystemFusion, dev_queries: int) -> FusionRow:
     """The fusion of a system and, if it was chosen on dev, the alternatives."""
     fusion = used.fusion
     if not used.tried:
-        return FusionRow(system, used.rewriter, fusion.method, fusion.raw, sure=fusion.sure)
+        return FusionRow(system, used.rewriter, fusion.method, fusion.raw, skip_rewrite_above=fusion.skip_rewrite_above)
     shown = list(used.tried[:TOP])
     if not any(score.fusion.raw == 1 for score in shown):
         shown += [score for score in used.tried[TOP:] if score.fusion.raw == 1][:1]
     tried = tuple(map(_tried_row, shown))
-    return FusionRow(system, used.rewriter, fusion.method, fusion.raw, METRIC, dev_queries, tried, fusion.sure)
+    return FusionRow(
+        system, used.rewriter, fusion.method, fusion.raw, METRIC, dev_queries, tried, fusion.skip_rewrite_above
+    )
 
 
 def _tried_row(score: FusionScore) -> TriedRow:
-    return TriedRow(score.fusion.method, score.fusion.raw, _round(score.score), score.fusion.sure)
+    return TriedRow(score.fusion.method, score.fusion.raw, _round(score.score), score.fusion.skip_rewrite_above)
 
 
 def fusions_json(rows: Sequence[FusionRow], fusions: Mapping[str, SystemFusion]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class TriedRow:
     method: str
     raw: float
     score: float
-    sure: float | None = None
+    skip_rewrite_above: float | None = None
     """From this score of its first tool on a raw query is left alone."""
 
 
@@ -154,7 +154,7 @@ class FusionRow:
     """Of dev."""
     tried: tuple[TriedRow, ...] = ()
     """What was taken, the best others that were tried on dev, and the raw query alone."""
-    sure: float | None = None
+    skip_rewrite_above: float | None = None
     """From this score of its first tool on a raw query is left alone."""
 
 

@@ -124,7 +124,7 @@ def _raw_and_score(tried: TriedRow) -> tuple[str, str, str]:
 
 
 def _sure(row: TriedRow | FusionRow) -> str:
-    return "never" if row.sure is None else f"{row.sure:.3g}"
+    return "never" if row.skip_rewrite_above is None else f"{row.skip_rewrite_above:.3g}"
 
 
 def _samples(row: RewriterRow) -> Html:

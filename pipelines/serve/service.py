@@ -138,8 +138,8 @@ class SearchService:
         if verdict is not None and not verdict.needs_tool:
             return wire.SearchResult(detection=_told(verdict), rewrite=None, fallback=None, tools=[])
         fusion = _fusion(task)
-        if asked and fusion.sure is not None:
-            asked = not fusion.is_sure(await asyncio.shield(raw))
+        if asked and fusion.skip_rewrite_above is not None:
+            asked = not fusion.skips_rewrite(await asyncio.shield(raw))
         if asked:
             try:
                 rewritten = await self._rewrite(task, utterance, raw, 2 * self._lists_seconds)
@@ -257,7 +257,7 @@ class SearchService:
 def _fusion(task: _Task) -> RewriteFusion:
     """As the rewriter's card has it. One that says "do not ask" and is asked nevertheless takes an equal part."""
     fusion = task.loaded.fusion if task.loaded else RewriteFusion()
-    fusion = replace(fusion, sure=None) if task.forced else fusion
+    fusion = replace(fusion, skip_rewrite_above=None) if task.forced else fusion
     return fusion if fusion.raw < 1 else RewriteFusion()
 
 

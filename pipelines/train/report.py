@@ -109,7 +109,7 @@ def _fusions(metrics: Mapping[str, Any], metric: str) -> Html:
             "tr",
             tag("th", foreign(each["fusion"]["method"])),
             tag("td", f"{each['fusion']['raw']:g}"),
-            tag("td", "never" if each["fusion"]["sure"] is None else f"{each['fusion']['sure']:.3g}"),
+            tag("td", _threshold(each["fusion"]["skip_rewrite_above"])),
             tag("td", percent(each["score"])),
         )
         for each in metrics["fusion"][:6]
@@ -117,3 +117,7 @@ def _fusions(metrics: Mapping[str, Any], metric: str) -> Html:
     heads = [tag("th", name, scope="col") for name in ("Fusion", "Raw share", "Sure", f"{metric_label(metric)} on dev")]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", join(rows)), class_="figures")
     return section("fusion", "Beside the raw query, on dev", FUSION, scrolling("Ways to join", table))
+
+
+def _threshold(score: float | None) -> str:
+    return "never" if score is None else f"{score:.3g}"

@@ -1,13 +1,19 @@
-"""Approximate search by inner product for segments too large to look at whole: faiss HNSW."""
+"""Approximate search by inner product, for segments too large to search exactly: faiss HNSW."""
 
 from __future__ import annotations
 
 import faiss
 import numpy as np
 
+LINKS = 32
+BUILD_EFFORT = 200
+"""Candidates looked at for every vector's links."""
+SEARCH_EFFORT = 256
+"""Candidates looked at per search; more is slower and closer to exact."""
 
-def build(vectors: np.ndarray, links: int, effort: int = 200) -> np.ndarray:
-    """An HNSW graph over unit vectors, as bytes. `effort`: candidates looked at for every vector's links."""
+
+def build(vectors: np.ndarray, links: int = LINKS, effort: int = BUILD_EFFORT) -> np.ndarray:
+    """An HNSW graph over unit vectors, as bytes."""
     graph = faiss.IndexHNSWFlat(vectors.shape[1], links, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = effort
     graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
@@ -16,16 +22,16 @@ def build(vectors: np.ndarray, links: int, effort: int = 200) -> np.ndarray:
 
 
 class Graph:
-    """A graph that can be asked."""
+    """A graph in memory, searched among its live rows."""
 
-    def __init__(self, data: np.ndarray, live: np.ndarray, effort: int) -> None:
+    def __init__(self, data: np.ndarray, live: np.ndarray, effort: int = SEARCH_EFFORT) -> None:
         self._graph = faiss.deserialize_index(np.array(data))
         self._effort = effort
         self._size = int(live.sum())
         self._selector = None if live.all() else faiss.IDSelectorBatch(np.flatnonzero(live).astype(np.int64))
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(queries, k) rows and scores; a row of -1 stands for nothing found."""
+        """(queries, k) rows and scores; row -1 means no result."""
         k = max(1, min(k, self._size))
         settings = faiss.SearchParametersHNSW(  # type: ignore[attr-defined]
             efSearch=max(self._effort, 2 * k), sel=self._selector

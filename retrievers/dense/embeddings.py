@@ -1,6 +1,6 @@
-"""Vectors that were computed once, by model and content, so that nothing is embedded twice.
+"""Cache of embeddings by model and text.
 
-One SQLite file a model: safe to share between processes, safe to kill. Losing it costs time, never correctness.
+One SQLite file per model: safe to share between processes, safe to kill. Losing it costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retrievers.kind import Context
 
 CHUNK = 512
-"""Texts embedded between two writes to the cache: what a killed build loses at the most."""
+"""Texts embedded between two writes to the cache: the most that a killed build loses."""
 
 
 class EmbeddingCache:
@@ -38,20 +38,18 @@ class EmbeddingCache:
             connection.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
 
     def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """The vectors of the texts that are known."""
         keys = {text_key(text): text for text in texts}
         known: dict[str, np.ndarray] = {}
         wanted = list(keys)
         with self._open() as connection:
             for start in range(0, len(wanted), 500):
-                some = wanted[start : start + 500]
-                marks = ",".join("?" * len(some))
-                for key, vector in connection.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some):
+                batch = wanted[start : start + 500]
+                marks = ",".join("?" * len(batch))
+                for key, vector in connection.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", batch):
                     known[keys[key]] = np.frombuffer(vector, np.float32)
         return known
 
     def put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Remembers vectors."""
         rows = [
             (text_key(text), vector.tobytes()) for text, vector in zip(texts, vectors.astype(np.float32), strict=True)
         ]
@@ -60,7 +58,6 @@ class EmbeddingCache:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose work is committed at the end."""
         try:
             with closing(sqlite3.connect(self._path, timeout=60)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
@@ -70,41 +67,41 @@ class EmbeddingCache:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             cache = f"the embedding cache {self._path}"
             if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                raise OutOfDisk(f"{cache} cannot be written ({error}); is there room?") from error
+                raise OutOfDisk(f"{cache} cannot be written ({error}); is the disk full?") from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise IndexBusy(f"another process holds {cache}; nothing was changed") from error
-            raise BadInput(f"{cache} cannot be used ({error}); delete it, it is made again") from error
+            raise BadInput(f"{cache} cannot be used ({error}); delete it, a new one is made") from error
 
 
 def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str = "documents") -> np.ndarray:
-    """(texts, dimensions): vectors of documents or queries, out of the cache where they are in it."""
+    """(texts, dimensions): vectors of documents or queries, from the cache where it has them."""
     name = encoder.fingerprint if method == "documents" else f"{encoder.fingerprint}-{method}"
-    cache = _kept(context, name)
+    cache = _vector_cache(context, name)
     known = cache.get(texts) if cache else {}
     # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
     missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
-    # No bar rather than a hidden one: even that takes a lock which a killed sibling process may hold for ever.
+    # No bar rather than a disabled one: tqdm takes a lock even for that, which a killed process may hold for ever.
     unit = "tool" if method == "documents" else "query"
     bar = tqdm(total=len(missing), unit=unit, desc="embedding") if context.show_progress and missing else None
     for start in range(0, len(missing), CHUNK):
-        some = missing[start : start + CHUNK]
-        vectors = getattr(encoder, method)(some)
+        chunk = missing[start : start + CHUNK]
+        vectors = getattr(encoder, method)(chunk)
         if cache:
-            cache.put(some, vectors)
-        known.update(zip(some, vectors, strict=True))
+            cache.put(chunk, vectors)
+        known.update(zip(chunk, vectors, strict=True))
         if bar:
-            bar.update(len(some))
+            bar.update(len(chunk))
     if bar:
         bar.close()
     return np.stack([known[text] for text in texts])
 
 
-def _kept(context: Context, name: str) -> VectorCache | None:
+def _vector_cache(context: Context, name: str) -> VectorCache | None:
     if context.vectors is not None:
         return context.vectors(name)
     return EmbeddingCache(context.cache, name) if context.cache else None
 
 
 def text_key(text: str) -> bytes:
-    """What a text is known by."""
+    """Hash that identifies a text."""
     return hashlib.sha256(text.encode("utf-8", "replace")).digest()

@@ -1,4 +1,4 @@
-"""A sentence-transformers model, known by the hash of its weights, loaded when first asked."""
+"""A sentence-transformers model, identified by the hash of its weights, loaded on first use."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
-from retrievers.out_of_memory import enough_memory, in_short, is_full
+from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
 
-MOST_RECENT = 4_096
-"""Query vectors that are remembered: 6 MB of the usual size."""
+MAX_RECENT = 4_096
+"""Query vectors that are cached: 6 MB of the usual size."""
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".onnx"}
 _NOTES = {".md", ".gitattributes", ".lock"}
 
 
 def fingerprint(folder: Path) -> str:
-    """The hash of everything in a model folder that can change a vector; a file that did not change is hashed once."""
+    """Hash of everything in a model folder that can change a vector; an unchanged file is hashed once."""
     names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     names = [name for name in names if name.suffix not in _NOTES and not any(p.startswith(".") for p in name.parts)]
     if not any(name.suffix in _WEIGHTS for name in names):
@@ -49,20 +49,20 @@ class Encoder:
         self._recent: dict[str, np.ndarray] = {}
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """(texts, dimensions), each row of length 1. Recent queries are remembered: a hybrid asks them again."""
-        found = {text: vector for text in texts if (vector := self._recent.get(text)) is not None}
-        missing = [text for text in dict.fromkeys(texts) if text not in found]
+        """(texts, dimensions), each row of length 1. Recent queries are cached: a hybrid repeats them."""
+        known = {text: vector for text in texts if (vector := self._recent.get(text)) is not None}
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
         if missing:
             fresh = dict(zip(missing, self._encode("encode_query", missing), strict=True))
-            found.update(fresh)
+            known.update(fresh)
             # A new dict each time: another thread may be reading the old one.
-            room = MOST_RECENT - len(fresh)
+            room = MAX_RECENT - len(fresh)
             kept = self._recent if len(self._recent) <= room else {}
             self._recent = {**kept, **fresh} if room >= 0 else kept
-        return np.stack([found[text] for text in texts])
+        return np.stack([known[text] for text in texts])
 
-    def forget(self) -> None:
-        """Forgets recent queries, so that a search can be timed."""
+    def clear_cache(self) -> None:
+        """Empty the cache of recent queries, so that a search can be timed."""
         self._recent = {}
 
     def documents(self, texts: Sequence[str]) -> np.ndarray:
@@ -85,19 +85,19 @@ def _load(folder: Path, device: str | None) -> Any:
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    where = check_device(device)
-    # Half precision on a CPU is ten times slower and no smaller in memory that matters.
-    kwargs = {"dtype": torch.float32} if where == "cpu" else {}
+    device = check_device(device)
+    # Half precision is ten times slower on a CPU.
+    kwargs = {"dtype": torch.float32} if device == "cpu" else {}
     try:
-        with enough_memory(folder):
-            return SentenceTransformer(str(folder), device=where, model_kwargs=kwargs, local_files_only=True)
+        with report_out_of_memory(folder):
+            return SentenceTransformer(str(folder), device=device, model_kwargs=kwargs, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise ModelMissing(f"the model in {folder} cannot be loaded ({reason}); is it a whole model folder?") from error
 
 
 def check_device(device: str | None) -> str:
-    """A device that is there; the best one when none is named."""
+    """The device, once it is certain that it exists; the best one where none is named."""
     import torch
 
     if device is None:
@@ -105,9 +105,9 @@ def check_device(device: str | None) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        if is_full(error):
+        if is_out_of_memory(error):
             raise OutOfMemory(
-                f"the device {device!r} has no memory left ({in_short(error)}); free some, or name another --device"
+                f"the device {device!r} has no memory left ({shorten(error)}); free some, or name another --device"
             ) from error
         raise BadInput(f"there is no device {device!r} here; leave --device out, or name cpu, cuda or mps") from error
     return device

@@ -11,7 +11,7 @@ import numpy as np
 
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.generative.token_schemes import Code
-from retrievers.out_of_memory import enough_memory
+from retrievers.out_of_memory import report_out_of_memory
 from retrievers.types import ToolId
 
 NAME, STATE = "tools.json", "spelling.tensors"
@@ -57,7 +57,7 @@ def read(folder: Path) -> Book:
     try:
         facts = json.loads((folder / NAME).read_text())
         codes = {tool: tuple(code) for tool, code in facts.pop("codes").items()}
-        with enough_memory(folder):
+        with report_out_of_memory(folder):
             state = load_file(folder / STATE) if (folder / STATE).exists() else {}
         return Book(**facts, codes=codes, state=state)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -26,7 +26,7 @@ from retrievers.masstool.model import Heads
 from retrievers.masstool.neighbour_transfer import lent
 from retrievers.masstool.settings import MassToolSettings, Modules
 from retrievers.masstool.training.checkpoints import load, save
-from retrievers.out_of_memory import enough_memory
+from retrievers.out_of_memory import report_out_of_memory
 from retrievers.types import ToolId
 
 WEIGHTS = "masstool.safetensors"
@@ -107,7 +107,7 @@ def restore(folder: Path, settings: MassToolSettings) -> Learned:
         raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; build the index again")
     tensors = found[0]
     try:
-        with enough_memory(folder):
+        with report_out_of_memory(folder):
             state = {name[6:]: value for name, value in tensors.items() if name.startswith("heads/")}
             with torch.random.fork_rng(devices=[]):
                 heads = Heads(settings, tensors["keys"].shape[1], len(state["residual"]), len(state["queries"])).eval()

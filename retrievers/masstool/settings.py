@@ -59,11 +59,8 @@ class EncoderTuning:
     epochs: int = 8
     batch_size: int = 256
     learning_rate: float = 2e-4
-    warmup: float = 0.05
-    weight_decay: float = 0.01
     temperature: float = 0.05
     candidates: int = 1024
-    hard_negatives: int = 8
     max_length: int = 256
     patience: int = 3
     blends: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.files import disk_room
-from retrievers.out_of_memory import enough_memory
+from retrievers.out_of_memory import report_out_of_memory
 from retrievers.weaver.co_usage import Usage
 from retrievers.weaver.code_assignment import Weave, Woven
 from retrievers.weaver.settings import WeaveSettings
@@ -49,7 +49,7 @@ def read(path: Path, mark: str) -> Woven | None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with enough_memory(path), safe_open(path, "np") as file:
+        with report_out_of_memory(path), safe_open(path, "np") as file:
             facts = file.metadata() or {}
             if facts.get("key") != mark:
                 return None

@@ -108,7 +108,7 @@ def test_a_model_that_cannot_be_loaded_and_a_device_that_is_not_there_are_named(
 
 
 def test_queries_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrievers.dense.encoder.MOST_RECENT", 5)
+    monkeypatch.setattr("retrievers.dense.encoder.MAX_RECENT", 5)
     encoder = Encoder(find_model("bundled:minilm"), 8, "cpu")
     first = encoder.queries(["a", "b", "a"])
     assert (first[0] == first[2]).all()

@@ -20,7 +20,6 @@ from retrievers.types import Ranking, Tool
 
 SETTINGS = {
     "bm25": BM25Settings(),
-    "rank_bm25": BM25Settings(engine="rank_bm25"),
     "dense": DenseSettings(),
     "approximate": DenseSettings(ann_above=10),
     "hybrid": HybridSettings(of=("bm25", "dense")),
@@ -70,7 +69,7 @@ def same(left: Ranking, right: Ranking) -> bool:
 def forget(context: Context) -> None:
     """Queries are remembered; what is asked again here must be computed again."""
     for encoder in context.encoders.values():
-        encoder.forget()
+        encoder.clear_cache()
 
 
 def test_batching_changes_nothing(retriever: Retriever, context: Context) -> None:

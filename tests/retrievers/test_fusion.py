@@ -64,7 +64,7 @@ def test_the_order_of_the_lists_does_not_matter(lists: list[Ranking], method: st
 def test_wrong_weights_are_refused() -> None:
     with pytest.raises(BadInput, match="2 fusion weights for 3 lists"):
         fuse([A, B, A], 5, FusionSettings("rrf", (1.0, 1.0)))
-    with pytest.raises(BadInput, match="negative"):
+    with pytest.raises(BadInput, match="0 or more"):
         FusionSettings("rrf", (-1.0,))
 
 
@@ -107,7 +107,7 @@ def test_a_named_tool_ranks_first_and_nothing_is_lost() -> None:
 
 def test_a_list_longer_than_the_depth_is_not_cut_below_k() -> None:
     long = Ranking(tuple(f"t{i:03}" for i in range(300)), tuple(float(300 - i) for i in range(300)))
-    assert len(fuse([long, Ranking()], 250, FusionSettings("rrf", depth=10))) == 250
+    assert len(fuse([long, Ranking()], 250, FusionSettings("rrf"))) == 250
 
 
 RAW = Ranking(("a", "b", "c", "d"), (0.9, 0.8, 0.5, 0.1))

@@ -1,4 +1,4 @@
-"""How well an encoder does on dev, what it finds hard, and how much of its tuning is worth keeping."""
+"""Dev recall of an encoder, hard negatives mined with it, and the blend of tuned and original weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from retrievers.kind import Measure
-from retrievers.settings import EncoderTraining
+from retrievers.settings import HARD_NEGATIVES
 from retrievers.training_set import TrainingSet
 
 METRIC = "recall@5"
@@ -29,14 +29,21 @@ class DevRecall(SentenceEvaluator):
     ) -> dict[str, float]:
         recalls = {}
         for data in self._sets:
-            top = nearest(model, data.dev.queries, data.documents, 5, self._cuda)
+            top = nearest_rows(model, data.dev.queries, data.documents, 5, self._cuda)
             values = self._measure([METRIC], top.tolist(), data.dev.gold)[METRIC].tolist()
             recalls[f"{data.name}_{METRIC}"] = sum(values) / len(values)
         return {METRIC: sum(recalls.values()) / len(recalls), **recalls}
 
 
-def encode(method: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool) -> torch.Tensor:
-    """Unit vectors of texts."""
+def nearest_rows(model: Any, queries: Sequence[str], documents: Sequence[str], k: int, cuda: bool) -> np.ndarray:
+    """(queries, k) rows of the nearest documents, encoded as a search encodes them."""
+    document_vectors = _encode(model.encode_document, documents, cuda)
+    query_vectors = _encode(model.encode_query, queries, cuda)
+    top: np.ndarray = (query_vectors @ document_vectors.T).topk(min(k, len(documents))).indices.cpu().numpy()
+    return top
+
+
+def _encode(method: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool) -> torch.Tensor:
     half = torch.bfloat16 if cuda and torch.cuda.is_bf16_supported() else torch.float16
     with torch.no_grad(), torch.autocast("cuda", half, enabled=cuda):
         vectors = method(
@@ -49,52 +56,45 @@ def encode(method: Callable[..., torch.Tensor], texts: Sequence[str], cuda: bool
     return vectors.float()
 
 
-def nearest(model: Any, queries: Sequence[str], documents: Sequence[str], k: int, cuda: bool) -> np.ndarray:
-    """(queries, k) rows of the nearest documents, encoded as a search will encode them."""
-    known = encode(model.encode_document, documents, cuda)
-    asked = encode(model.encode_query, queries, cuda)
-    top: np.ndarray = (asked @ known.T).topk(min(k, len(documents))).indices.cpu().numpy()
-    return top
-
-
-def mine(model: Any, data: TrainingSet, settings: EncoderTraining, cuda: bool) -> list[list[int]]:
-    """For every training query the nearest candidates that are wrong; none where the whole catalogue is looked at."""
+def mine_hard_negatives(model: Any, data: TrainingSet, max_candidates: int, cuda: bool) -> list[list[int]]:
+    """The nearest wrong candidates of every training query; none where the softmax holds the whole catalogue."""
     candidates = data.candidates()
-    if len(candidates) <= settings.candidates or not settings.hard_negatives:
+    if len(candidates) <= max_candidates:
         return [[] for _ in data.train.queries]
     texts = [data.documents[row] for row in candidates]
-    most = max(map(len, data.train.gold))
-    near = nearest(model, data.train.queries, texts, settings.hard_negatives + most, cuda)
+    max_gold = max(map(len, data.train.gold))
+    near = nearest_rows(model, data.train.queries, texts, HARD_NEGATIVES + max_gold, cuda)
     return [
-        [candidates[i] for i in places if candidates[i] not in gold][: settings.hard_negatives]
-        for places, gold in zip(near.tolist(), data.train.gold, strict=True)
+        [candidates[i] for i in columns if candidates[i] not in gold][:HARD_NEGATIVES]
+        for columns, gold in zip(near.tolist(), data.train.gold, strict=True)
     ]
 
 
-def blend(
+def choose_blend(
     model: Any,
     original: Mapping[str, torch.Tensor],
     evaluator: Callable[[Any], dict[str, float]],
     blends: Sequence[float],
 ) -> tuple[str, dict[str, float]]:
-    """Leaves in the model the mixture of old and new weights that dev likes best; of equals, the one nearer the old."""
+    """Load the blend of original and tuned weights with the best dev recall; of equals, the one nearer the original."""
     tuned = {name: value.detach().clone() for name, value in model.state_dict().items()}
     scores: dict[str, float] = {}
     for share in sorted(set(blends)):
-        mix(model, original, tuned, share)
+        load_blend(model, original, tuned, share)
         scores[f"{share:g}"] = evaluator(model)[METRIC]
     best = max(scores, key=lambda share: (round(scores[share], 6), -float(share)))
-    mix(model, original, tuned, float(best))
+    load_blend(model, original, tuned, float(best))
     return best, scores
 
 
-def mix(model: Any, original: Mapping[str, torch.Tensor], tuned: Mapping[str, torch.Tensor], share: float) -> None:
-    """Leaves in the model the mixture of old and new weights, `share` of it new."""
-    model.load_state_dict(
-        {
-            name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
-            if value.is_floating_point()
-            else value
-            for name, value in tuned.items()
-        }
-    )
+def load_blend(
+    model: Any, original: Mapping[str, torch.Tensor], tuned: Mapping[str, torch.Tensor], share: float
+) -> None:
+    """Load a blend of original and tuned weights, `share` of it tuned."""
+    blended = {
+        name: torch.lerp(original[name].float(), value.float(), share).to(value.dtype)
+        if value.is_floating_point()
+        else value
+        for name, value in tuned.items()
+    }
+    model.load_state_dict(blended)

@@ -1,7 +1,7 @@
 """Tunes an encoder with sentence-transformers' trainer: mixed precision, dev selection, early stop, seed, resume.
 
-After training, the tuned weights are blended with the ones the model came with, in the proportion that dev likes best
-(Wortsman et al., 2022): a model that has specialised too far for tools it has not seen is taken part of the way back.
+After training, the tuned weights are blended with the original ones, in the proportion that is best on dev (Wortsman et
+al., 2022): a model that has specialised too far for unseen tools is moved part of the way back.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from retrievers.dense.encoder import check_device, fingerprint
-from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, blend, mine
+from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, choose_blend, mine_hard_negatives
 from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.kind import Context
-from retrievers.settings import EncoderTraining
+from retrievers.settings import WARMUP, WEIGHT_DECAY, EncoderTraining
 from retrievers.training_set import TrainingSet
 from retrievers.work_folder import WorkStage, reuse_work
 
@@ -47,11 +47,10 @@ def tune(
     prompts = getattr(model, "prompts", None) or {}
     evaluator = DevRecall(sets, context.measure, cuda)
     before = evaluator(model)
+    mined = [mine_hard_negatives(model, data, settings.candidates, cuda) for data in sets]
     losses: dict[str, torch.nn.Module] = {
-        data.name: CatalogueLoss(
-            model, data, mine(model, data, settings, cuda), settings.temperature, settings.candidates, seed
-        )
-        for data in sets
+        data.name: CatalogueLoss(model, data, negatives, settings.temperature, settings.candidates, seed)
+        for data, negatives in zip(sets, mined, strict=True)
     }
     trainer = _Trainer(
         model=model,
@@ -61,11 +60,11 @@ def tune(
         evaluator=evaluator,
         callbacks=[EarlyStoppingCallback(settings.patience)],
     )
-    for half in work.glob("checkpoint-*"):
-        if not (half / "trainer_state.json").exists():  # written last: a kill came in between
-            shutil.rmtree(half)
+    for checkpoint in work.glob("checkpoint-*"):
+        if not (checkpoint / "trainer_state.json").exists():  # written last: the run was killed before
+            shutil.rmtree(checkpoint)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(work)))  # type: ignore[no-untyped-call]
-    share, scores = blend(model, original, evaluator, settings.blends)
+    share, scores = choose_blend(model, original, evaluator, settings.blends)
     history = [
         {"epoch": row["epoch"], METRIC: row[f"eval_{METRIC}"]}
         for row in trainer.state.log_history
@@ -83,27 +82,26 @@ def tune(
 
 
 class _Trainer(SentenceTransformerTrainer):
-    """The library's trainer without its model card, which samples the data for examples: ours is `training.json`."""
+    """The library's trainer without its model card, which samples the data; `training.json` is written instead."""
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         pass
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
-        """A line up and a line down; the library's own begins with a step at rate 0, at times a whole epoch."""
+        """Linear warmup and decay; the library's own schedule begins with a step at rate 0, at times a whole epoch."""
         if self.lr_scheduler is None:
-            warm = self.args.get_warmup_steps(num_training_steps)
-            moved = self.optimizer if optimizer is None else optimizer
-            assert moved is not None
-            self.lr_scheduler = LambdaLR(moved, lambda step: rate(step, warm, num_training_steps))
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            scheduled = self.optimizer if optimizer is None else optimizer
+            assert scheduled is not None
+            self.lr_scheduler = LambdaLR(scheduled, lambda step: rate(step, warmup, num_training_steps))
             self._created_lr_scheduler = True
         schedule: LambdaLR = self.lr_scheduler
         return schedule
 
 
-def rate(step: int, warm: int, whole: int) -> float:
-    """The share of the learning rate that a step has: it rises for `warm` steps and falls for the rest, and is never 0
-    before the end."""
-    return (step + 1) / warm if step < warm else max(0.0, (whole - step) / max(1, whole - warm))
+def rate(step: int, warmup: int, total: int) -> float:
+    """Share of the learning rate at a step: linear warmup, then linear decay, never 0 before the end."""
+    return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
 
 
 def _dataset(data: TrainingSet, prompt: str) -> Dataset:
@@ -119,8 +117,8 @@ def _arguments(
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        warmup_steps=settings.warmup,  # a float: a share of all steps
-        weight_decay=settings.weight_decay,
+        warmup_steps=WARMUP,  # a float: a share of all steps
+        weight_decay=WEIGHT_DECAY,
         seed=seed,
         bf16=cuda and torch.cuda.is_bf16_supported(),
         fp16=cuda and not torch.cuda.is_bf16_supported(),

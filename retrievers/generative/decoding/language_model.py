@@ -16,7 +16,7 @@ from torch import Tensor
 from retrievers.dense.encoder import check_device, fingerprint
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative.chat_format import Frames
-from retrievers.out_of_memory import enough_memory
+from retrievers.out_of_memory import report_out_of_memory
 
 DOCUMENTS_AT_ONCE = 16
 ON_A_GPU = 256
@@ -56,7 +56,7 @@ class LanguageModel:
     @cached_property
     def model(self) -> Any:
         loaded = load_model(self.folder)
-        with enough_memory(self.folder):
+        with report_out_of_memory(self.folder):
             return loaded.to(self.device).eval()
 
     @cached_property
@@ -157,7 +157,7 @@ def load_model(folder: Path) -> Any:
 def loading(folder: Path) -> Iterator[None]:
     """Turns whatever transformers makes of a folder that holds no language model into one sentence."""
     try:
-        with enough_memory(folder):
+        with report_out_of_memory(folder):
             yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrievers.dense.encoder import check_device
-from retrievers.dense.tuning.dev_recall import blend, mix
+from retrievers.dense.tuning.dev_recall import choose_blend, load_blend
 from retrievers.masstool.encoder.losses import Aims
 from retrievers.masstool.encoder.tokens import encode
 from retrievers.masstool.settings import Beside
 from retrievers.masstool.training.checkpoints import load, moments, save, set_moments
 from retrievers.masstool.training.tensors import judge
-from retrievers.settings import DenseTraining
+from retrievers.settings import WARMUP, WEIGHT_DECAY, DenseTraining
 from retrievers.training_set import TrainingSet
 
 NOTHING = Beside()
@@ -65,7 +65,7 @@ class _Joint:
         named = [*self.model.named_parameters(), *self.aims.tower.named_parameters()]
         plain = [value for _, value in named if value.ndim < 2]
         decaying = [value for _, value in named if value.ndim >= 2]
-        groups = [{"params": decaying, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        groups = [{"params": decaying, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=self.cuda)
         self.steps = -(-len(data.train) // settings.batch_size)
         self.mean = self.state() if beside.averaged else {}
@@ -97,7 +97,7 @@ class _Joint:
 
     def _set_rate(self, step: int) -> None:
         whole = self.steps * self.settings.epochs
-        warm = max(1, int(self.settings.warmup * whole))
+        warm = max(1, int(WARMUP * whole))
         share = (step + 1) / warm if step < warm else max(0.0, (whole - step) / max(1, whole - warm))
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.learning_rate * share
@@ -129,12 +129,12 @@ class _Joint:
         """
         self.model.load_state_dict(best)
         by_text = partial(self.judge, voting=False)
-        kept, scores = blend(self.model, self.original, by_text, self.settings.blends)
+        kept, scores = choose_blend(self.model, self.original, by_text, self.settings.blends)
         return {"after": self.judge(self.model), "blend": kept, "blends": scores}
 
     def end(self, stop: Stop) -> dict[str, Any]:
         """Leaves in the model what it was told to take."""
-        mix(self.model, self.original, self.taken(stop.weights), stop.blend)
+        load_blend(self.model, self.original, self.taken(stop.weights), stop.blend)
         return {"blend": f"{stop.blend:g}", "weights": stop.weights}
 
     @torch.no_grad()

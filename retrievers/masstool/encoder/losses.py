@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.dense.tuning.dev_recall import mine
+from retrievers.dense.tuning.dev_recall import mine_hard_negatives
 from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.masstool.encoder.tokens import Tokens, embedded, embedded_together, encode
 from retrievers.masstool.encoder.vote_matrix import Ballot
@@ -48,7 +48,7 @@ class Aims:
         self.queries = Tokens(model, data.train.queries, asks, device)
         self.documents = Tokens(model, data.documents, tells, device)
         self.dev = Tokens(model, data.dev.queries, asks, device)
-        negatives = mine(model, data, settings, self.cuda)
+        negatives = mine_hard_negatives(model, data, settings.candidates, self.cuda)
         most = settings.candidates
         self._catalogue = CatalogueLoss(model, data, negatives, settings.temperature, most, settings.seed)
         self._whole = len(data.candidates()) <= most

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from retrievers.files import disk_room
-from retrievers.out_of_memory import enough_memory
+from retrievers.out_of_memory import report_out_of_memory
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     if not path.exists():
         return None
     try:
-        with enough_memory(path), safe_open(path, "pt") as opened:
+        with report_out_of_memory(path), safe_open(path, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             return tensors, json.loads((opened.metadata() or {})["facts"])
     except (SafetensorError, OSError, ValueError, KeyError):

@@ -17,7 +17,7 @@ from pipelines.exit_codes import exit_code
 from pipelines.models import find_model
 from retrievers.errors import ModelMissing, OutOfMemory
 from retrievers.generative.decoding import language_model
-from retrievers.out_of_memory import enough_memory
+from retrievers.out_of_memory import report_out_of_memory
 from rewrite.backends import model_folder
 from rewrite.backends.model_folder import no_memory
 from rewrite.errors import RewriteError
@@ -93,7 +93,7 @@ def test_whatever_a_library_raises_of_a_full_device_is_told_in_one_sentence(erro
         with guard(tmp_path):  # type: ignore[attr-defined]
             raise error
 
-    for guard in (enough_memory, language_model.loading):
+    for guard in (report_out_of_memory, language_model.loading):
         with pytest.raises(OutOfMemory, match=f"memory ran out while {tmp_path}.*--device") as caught:
             load(guard)
         assert exit_code(caught.value) == 2

@@ -73,8 +73,8 @@ def test_the_gate_is_the_one_that_serves_dev_best(search: ToolSearch) -> None:
     gold = [frozenset({"right"})] * len(tops)
     dev = FusionDevSet(search, ["?"] * len(tops), raw, lists, gold)
     tried = choose_fusion([dev], "recall@3", GRID[::2])
-    assert (tried[0].fusion.raw, tried[1].fusion.sure) == (0.0, None)
-    assert 5 < (tried[0].fusion.sure or 0) <= 7
+    assert (tried[0].fusion.raw, tried[1].fusion.skip_rewrite_above) == (0.0, None)
+    assert 5 < (tried[0].fusion.skip_rewrite_above or 0) <= 7
     assert [each.score for each in tried] == [1.0, 0.8, 0.5]
     assert dev.scores(tried[0].fusion, "recall@3").mean() == tried[0].score
 

@@ -12,7 +12,7 @@ import pytest
 from pipelines.report.trends import trend
 from pipelines.train.report import read_figures, training_page
 
-FUSION = [{"fusion": {"method": "weighted", "raw": 0.4, "sure": None}, "score": 0.39}]
+FUSION = [{"fusion": {"method": "weighted", "raw": 0.4, "skip_rewrite_above": None}, "score": 0.39}]
 
 
 def metrics(**more: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_it_tells_where_the_run_began_and_ended(tmp_path: Path) -> None:
         ({"collapse": "answers are all alike"}, "Stopped early: answers are all alike."),
         ({"kept": "start"}, "the start was kept"),
         (
-            {"fusion": [{"fusion": {"method": "weighted", "raw": 1.0, "sure": 0.7}, "score": 0.3}]},
+            {"fusion": [{"fusion": {"method": "weighted", "raw": 1.0, "skip_rewrite_above": 0.7}, "score": 0.3}]},
             "advises not to ask it",
         ),
     ],
@@ -70,7 +70,7 @@ def test_rounds_are_counted_on_and_odd_figures_left_out(tmp_path: Path) -> None:
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    odd = [{"fusion": {"method": evil, "raw": 0.4, "sure": None}, "score": 0.39}]
+    odd = [{"fusion": {"method": evil, "raw": 0.4, "skip_rewrite_above": None}, "score": 0.39}]
     page = training_page(run(tmp_path, {"step": 1, "loss": 1.0}), evil, metrics(collapse=evil, fusion=odd))
     assert evil not in page
     assert page.count("&lt;script&gt;alert(1)") >= 4

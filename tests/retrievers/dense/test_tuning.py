@@ -137,10 +137,10 @@ def test_a_work_folder_of_another_run_is_not_gone_on_with(tuned: Path) -> None:
 def test_the_softmax_holds_gold_first_then_hard_negatives_then_a_fill() -> None:
     data = TrainingSet("toy", DOCUMENTS, Examples(("a", "b"), ((0, 1), (2,))), DATA.dev)
     wide = replace(data, train=Examples(("a", "b", "c"), ((0, 1), (2,), tuple(range(8)))))
-    loss = CatalogueLoss(None, wide, [[3, 4], [5], []], 0.05, most=5, seed=0)
+    loss = CatalogueLoss(None, wide, [[3, 4], [5], []], 0.05, max_candidates=5, seed=0)
     assert loss.rows([0, 1]) == [0, 1, 2, 3, 5]
-    assert len(CatalogueLoss(None, wide, [[], [], []], 0.05, most=5, seed=0).rows([0, 1])) == 5
-    assert CatalogueLoss(None, data, [[], []], 0.05, most=8, seed=0).rows([1]) == [0, 1, 2]
+    assert len(CatalogueLoss(None, wide, [[], [], []], 0.05, max_candidates=5, seed=0).rows([0, 1])) == 5
+    assert CatalogueLoss(None, data, [[], []], 0.05, max_candidates=8, seed=0).rows([1]) == [0, 1, 2]
 
 
 def test_the_loss_is_the_cross_entropy_with_equal_shares() -> None:
@@ -156,7 +156,7 @@ def test_the_loss_is_the_cross_entropy_with_equal_shares() -> None:
             return {"sentence_embedding": self.vectors[features["rows"]]}
 
     data = TrainingSet("toy", DOCUMENTS, Examples(("a", "b"), ((0, 3), (7, 1, 2))), DATA.dev)
-    loss = CatalogueLoss(Fixed(), data, [[], []], 0.5, most=8, seed=0)
+    loss = CatalogueLoss(Fixed(), data, [[], []], 0.5, max_candidates=8, seed=0)
     value = float(loss([{"rows": torch.tensor([4, 5])}], torch.tensor([0, 1])))
     candidates, vectors = data.candidates(), Fixed.vectors.double().numpy()
     expected = []

@@ -90,8 +90,8 @@ def test_the_modes_ask_the_rewriter_or_do_not(serve: Serve, model: ModelServer) 
 def test_the_rewriter_is_not_asked_where_the_raw_query_is_sure(serve: Serve, model: ModelServer) -> None:
     raw = serve().search("book me a flight")["results"][0]["tools"]
     top = raw[0]["score"]
-    for sure, asked in ((top, False), (top * 1.01, True)):
-        server = serve(rewriter=rewriter(model, fusion={"raw": 0.1, "sure": sure}))
+    for threshold, asked in ((top, False), (top * 1.01, True)):
+        server = serve(rewriter=rewriter(model, fusion={"raw": 0.1, "skip_rewrite_above": threshold}))
         server.until_ready()
         [result] = server.search("book me a flight")["results"]
         assert (result["rewrite"] is not None) == asked
