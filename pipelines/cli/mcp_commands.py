@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.cli.index_commands import say
-from pipelines.serve.mcp.settings import McpSource
+from pipelines.serve.settings import McpSource
 from retrievers.errors import BadInput
 from rewrite.errors import BackendDown
 
@@ -61,20 +61,20 @@ async def _asked(source: McpSource, seconds: float) -> dict[str, Any]:
     """The server's list as it would answer to tools/list, all pages in one, with its name."""
     import httpx
 
-    from pipelines.serve.catalogue.mcp_client import connected, failed, listed
+    from pipelines.serve.catalogue.mcp_client import connect, list_tools, to_refusal
     from pipelines.serve.errors import Refusal
-    from pipelines.serve.settings import Imports
+    from pipelines.serve.settings import ImportRules
 
     try:
         hosts = (httpx.URL(source.url).host,) if source.url else ()
-        rules = Imports(hosts=hosts, private=True, seconds=seconds)
-        async with connected(source, rules, dict(os.environ)) as client:
+        rules = ImportRules(hosts=hosts, allow_private=True, seconds=seconds)
+        async with connect(source, rules, dict(os.environ)) as client:
             name = source.name or (client.server_info.name if client.server_info else "")
-            return {"serverInfo": {"name": name}, "tools": await listed(client, seconds)}
+            return {"serverInfo": {"name": name}, "tools": await list_tools(client, seconds)}
     except httpx.InvalidURL as error:
         raise BadInput(f"--url: {error}; give the server's address, such as https://host/mcp") from error
     except (Refusal, ExceptionGroup) as error:  # the SDK's tasks end together
-        refusal = failed(error)
+        refusal = to_refusal(error)
         if refusal.code == "invalid":
             raise BadInput(f"--url: {refusal}") from error
         raise BackendDown(f"{_called(source)}: {refusal}; is it running, and is this how it is reached?") from error

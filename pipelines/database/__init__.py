@@ -1,1 +1,1 @@
-"""One catalogue for many gateways: PostgreSQL holds the truth, every gateway follows it in memory."""
+"""Shared catalogue in PostgreSQL: the database holds it, every gateway keeps a replica in memory."""

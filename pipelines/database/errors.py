@@ -1,8 +1,4 @@
-"""What can go wrong with the database, told without its address or password.
-
-DatabaseDown (ConnectionError)    it cannot be reached, or cannot answer; nothing was changed
-OutcomeUnknown (DatabaseDown)     it went away while a change was being saved, and may have saved it
-"""
+"""Errors of the database; their messages hold neither its address nor its password."""
 
 from __future__ import annotations
 
@@ -12,4 +8,4 @@ class DatabaseDown(ConnectionError):
 
 
 class OutcomeUnknown(DatabaseDown):
-    """The database went away while a change was being saved. To repeat the change does no harm."""
+    """The connection broke during a commit, which may have succeeded. Repeating the change is safe."""

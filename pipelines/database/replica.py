@@ -1,4 +1,4 @@
-"""The catalogue of a database, held in memory by one process, and changed through it."""
+"""Replica of the database's catalogue in the memory of one process; changes go through it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipelines.database import changes
-from pipelines.database.catalogue_state import News, State, read_news, settings_of
+from pipelines.database.catalogue_state import CatalogueUpdate, CatalogueVersion, encode_settings, read_update
 from pipelines.database.errors import DatabaseDown
 from pipelines.database.model_files import fetch_models
 from pipelines.database.schema import migrate
 from pipelines.database.session import Database, Session
-from pipelines.database.vectors import Stored, Vectors
+from pipelines.database.vectors import DatabaseVectors
 from pipelines.models import cache_folder
 from retrievers.errors import IndexBusy
 from retrievers.index import Change
@@ -27,76 +27,70 @@ log = logging.getLogger("rewrite-serve")
 
 
 class Replica:
-    """Follows the database when it is told to, and changes it. For one thread at a time."""
+    """Reads and changes the database's catalogue. Not thread-safe."""
 
     def __init__(self, database: Database, context: Context) -> None:
         self.session, self._context = Session(database), context
-        self._state: State | None = None
+        self._version: CatalogueVersion | None = None
         self._index: MemoryIndex | None = None
 
     def open(self) -> MemoryIndex:
-        """The whole catalogue. Waits a while for a database that is not up yet."""
+        """Read the whole catalogue; waits up to `start_seconds` for the database."""
         database = self.session.database
-        deadline, told = time.monotonic() + database.settings.start_seconds, False
+        deadline, warned = time.monotonic() + database.settings.start_seconds, False
         while True:
             try:
                 self.session.run(lambda connection: migrate(connection, database.settings.schema))
-                return self.newer()
+                return self.refresh()
             except (DatabaseDown, IndexBusy) as error:
                 if time.monotonic() > deadline:
                     raise
-                if not told:
+                if not warned:
                     log.warning("%s; waiting for it", error)
-                told = True
+                warned = True
                 time.sleep(0.5)
 
-    @property
-    def index(self) -> MemoryIndex:
-        """The catalogue as it was last read."""
-        return self._index or self.newer()
-
-    def newer(self) -> MemoryIndex:
-        """The catalogue as it is now; the same object where nothing has changed."""
+    def refresh(self) -> MemoryIndex:
+        """The catalogue as it is now; the same object if nothing has changed."""
         before = self._index
-        news = self.session.run(lambda connection: read_news(connection, self._state), reading=True)
-        if before is not None and news is None:
+        update = self.session.run(lambda connection: read_update(connection, self._version), reading=True)
+        if before is not None and update is None:
             return before
-        assert news is not None
-        vectors = Vectors(news.vectors)
-        context = replace(self._context, vectors=vectors.of)
-        if before is None or news.whole:
-            made = self._whole(news, context)
+        assert update is not None
+        vectors = DatabaseVectors(update.vectors)
+        context = replace(self._context, vectors=vectors.of_model)
+        if before is None or update.whole:
+            index = self._build(update, context)
         else:
-            made = before.changed(news.lines, news.gone, news.state.fingerprint, context)
-        if vectors.made:
-            log.warning("%d vectors were not in the database and were made here", vectors.made)
-        self._state, self._index = news.state, made
-        return made
+            index = before.changed(update.lines, update.removed, update.version.fingerprint, context)
+        if vectors.computed:
+            log.warning("%d vectors were not in the database and were computed here", vectors.computed)
+        self._version, self._index = update.version, index
+        return index
 
     def put(self, tools: Sequence[Tool]) -> Change:
-        """Adds or replaces tools; what is new is embedded here, once for all gateways."""
+        """Add or replace tools; new texts are embedded here, once for all gateways."""
         check_tools(tools)
         tools = [storable(tool) for tool in tools]
-        index, manifest = self.index, self.index.manifest
+        index = self._index or self.refresh()
+        manifest = index.manifest
         keys = [changes.document_key(tool, manifest.text) for tool in tools]
-        known: Stored = self.session.run(lambda connection: changes.known_vectors(connection, keys), reading=True)
-        vectors = Vectors(known)
-        if fresh := [tool for tool in tools if index.tools.get(tool.id) != tool]:
-            context = replace(self._context, vectors=vectors.of)
-            make_arrays(fresh, manifest.text, kinds_of(index.name, index.folder, manifest, context))
-        settings = settings_of(manifest)
-        return self.session.run(lambda connection: changes.put(connection, tools, settings, vectors.all))
+        known = self.session.run(lambda connection: changes.read_vectors(connection, keys), reading=True)
+        vectors = DatabaseVectors(known)
+        if changed := [tool for tool in tools if index.tools.get(tool.id) != tool]:
+            context = replace(self._context, vectors=vectors.of_model)
+            make_arrays(changed, manifest.text, kinds_of(index.name, index.folder, manifest, context))
+        settings = encode_settings(manifest)
+        return self.session.run(lambda connection: changes.put_tools(connection, tools, settings, vectors.all))
 
     def remove(self, ids: Sequence[ToolId]) -> Change:
-        """Takes tools out."""
-        return self.session.run(lambda connection: changes.remove(connection, ids))
+        return self.session.run(lambda connection: changes.remove_tools(connection, ids))
 
     def close(self) -> None:
-        """Lets the database go."""
         self.session.close()
 
-    def _whole(self, news: News, context: Context) -> MemoryIndex:
-        name, manifest = self.session.database.name, news.state.manifest
+    def _build(self, update: CatalogueUpdate, context: Context) -> MemoryIndex:
+        name, manifest = self.session.database.name, update.version.manifest
         models = fetch_models(self.session, manifest, self._context.cache or cache_folder())
-        run = make_run(name, news.lines, manifest.text, kinds_of(name, models, manifest, context))
-        return MemoryIndex(name, manifest, news.state.fingerprint, [run], models, self._context)
+        run = make_run(name, update.lines, manifest.text, kinds_of(name, models, manifest, context))
+        return MemoryIndex(name, manifest, update.version.fingerprint, [run], models, self._context)

@@ -1,8 +1,7 @@
-"""The tables, and how an older database becomes one of today.
+"""Tables of the shared catalogue, and their migrations.
 
-Migrations are only ever added to, and only ever add: gateways of the version before go on working while newer ones
-come up. Whoever connects first brings the tables up to date; an advisory lock lets one at a time. A role that may not
-create tables is enough where they are up to date already.
+Migrations only add tables and columns, so gateways of the previous version keep working during an upgrade. The first
+gateway to connect runs them, under an advisory lock. With current tables, a role without CREATE rights is enough.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from retrievers.errors import IndexBroken
 
 MIGRATIONS: tuple[str, ...] = (
     """
-    CREATE TABLE catalogue (        -- one row: what the catalogue is, and which version it has reached
+    CREATE TABLE catalogue (        -- one row: settings and current version
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
         version bigint NOT NULL,
-        settings text NOT NULL      -- parts of a tool that are read, retrievers with the hashes of their models
+        settings text NOT NULL      -- parts of a tool that are indexed, retrievers with the hashes of their models
     );
-    CREATE TABLE versions (         -- what happened; a version that is not here cannot be followed from
+    CREATE TABLE versions (         -- history; a replica whose version is missing here reads everything
         version bigint PRIMARY KEY,
         stamp uuid NOT NULL DEFAULT gen_random_uuid(),
         at timestamptz NOT NULL DEFAULT now(),
@@ -29,8 +28,8 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE TABLE tools (
         id text COLLATE "C" PRIMARY KEY,
-        facts text,                 -- the tool as a line of JSON; NULL: it was removed at this version
-        document bytea,             -- the hash of its text, by which its vectors are known
+        facts text,                 -- the tool as a line of JSON; NULL: removed at this version
+        document bytea,             -- the hash of its text, the key of its vectors
         version bigint NOT NULL     -- when it last changed
     );
     CREATE INDEX tools_version ON tools (version);
@@ -58,28 +57,27 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def migrate(connection: Connection, schema: str) -> None:
-    """Brings the tables up to date; refuses those of a newer version than this one."""
-    if reached(connection, schema) == len(MIGRATIONS):
+    """Bring the tables up to date; tables of a newer version are refused."""
+    if last_migration(connection, schema) == len(MIGRATIONS):
         return
-    # Until the end of the transaction. Two gateways that start together would otherwise both create the tables.
+    # Held until the end of the transaction: two gateways that start together must not both create the tables.
     connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 7))", [f"toolrewrite/{schema}"])
-    found = reached(connection, schema)
-    if found > len(MIGRATIONS):
+    done = last_migration(connection, schema)
+    if done > len(MIGRATIONS):
         raise IndexBroken(
-            f"the tables in schema {schema} are of version {found}, this version of toolrewrite knows "
-            f"{len(MIGRATIONS)}; update it"
+            f"the tables in schema {schema} have version {done}, this toolrewrite knows {len(MIGRATIONS)}; update it"
         )
-    if not found:
+    if not done:
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
         connection.execute("CREATE TABLE migrations (number integer PRIMARY KEY, at timestamptz DEFAULT now())")
-    for number, statements in enumerate(MIGRATIONS[found:], found + 1):
+    for number, statements in enumerate(MIGRATIONS[done:], done + 1):
         connection.execute(statements.encode())
         connection.execute("INSERT INTO migrations (number) VALUES (%s)", [number])
 
 
-def reached(connection: Connection, schema: str) -> int:
-    """The number of the last migration that these tables have seen; 0: there are none."""
-    # Not to_regclass: it answers from a cache, which after waiting for the lock does not know of the new tables yet.
+def last_migration(connection: Connection, schema: str) -> int:
+    """Number of the last migration; 0 without tables."""
+    # Not to_regclass: its cache may not know tables that were created while this transaction waited for the lock.
     query = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'migrations'"
     if connection.execute(query, [schema]).fetchone() is None:
         return 0

@@ -1,8 +1,7 @@
-"""Connections to PostgreSQL: how they are made, used again, given up, and how their errors are told.
+"""Connections to PostgreSQL: connect, reconnect, run transactions, translate errors.
 
-The connection string holds a password. It is read from the environment, kept here, and leaves this file only towards
-libpq: neither logs nor messages carry it, nor libpq's own words on a string that it cannot read, which repeat parts of
-it.
+The connection string holds a password. It is read from the environment and passed only to libpq: no log and no message
+repeats it, nor libpq's own message about a string that it cannot parse, which quotes parts of it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors, sql
@@ -24,13 +23,14 @@ from retrievers.errors import BadInput, IndexBusy, IndexMissing, OutOfDisk
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
-LEFT_ALONE = 0.5
-"""Seconds that a database which cannot be reached is left alone."""
+CONNECT_SECONDS = 5
+RETRY_SECONDS = 0.5
+"""Seconds before a database that could not be reached is tried again."""
 _SESSION = """
 SELECT set_config('search_path', %(path)s, false), set_config('statement_timeout', %(milliseconds)s, false),
        set_config('lock_timeout', %(milliseconds)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false),
-       -- What was answered must survive a crash, whatever the server's default; stricter settings stay.
+       -- A confirmed change must survive a crash, also if the server's default is off; stricter settings stay.
        set_config('synchronous_commit',
                   CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
                   ELSE current_setting('synchronous_commit') END, false)
@@ -38,7 +38,7 @@ SELECT set_config('search_path', %(path)s, false), set_config('statement_timeout
 
 
 class Database:
-    """The way to one database."""
+    """Address and settings of one database."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
         self.settings = settings
@@ -52,10 +52,10 @@ class Database:
             named = conninfo_to_dict(given)
         except psycopg.Error:
             raise BadInput(f"${settings.variable} is no connection string that PostgreSQL understands") from None
-        # A server that is gone without a word is noticed in half a minute rather than in hours.
+        # Keepalives: a server that disappears is noticed within half a minute instead of hours.
         defaults = {
             "application_name": "toolrewrite",
-            "connect_timeout": max(1, round(settings.connect_seconds)),
+            "connect_timeout": CONNECT_SECONDS,
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
@@ -66,15 +66,19 @@ class Database:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The database's name in messages."""
         return f"the database of ${self.settings.variable}"
 
     def connect(self) -> Connection:
-        """A connection of one's own, its session set up."""
-        with self.told():
+        """A new connection with its session configured."""
+        milliseconds = round(1000 * self.settings.statement_seconds)
+        session = {
+            "path": f'"{self.settings.schema}"', "milliseconds": str(milliseconds), "idle": str(4 * milliseconds)
+        }  # fmt: skip
+        with self.translate_errors():
             connection: Connection = psycopg.connect(**self._parameters)
             try:
-                connection.execute(_SESSION, self._session())
+                connection.execute(_SESSION, session)
                 connection.commit()
             except BaseException:
                 connection.close()
@@ -82,10 +86,10 @@ class Database:
             return connection
 
     async def listen(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """A connection that hears of every change from now on."""
+        """A new connection that is notified of every change."""
         connection = await psycopg.AsyncConnection.connect(**self._parameters, autocommit=True)
         try:
-            # LISTEN takes no parameters; the name was checked with the settings, and is quoted here nevertheless.
+            # LISTEN takes no parameters; the settings check the name, and it is quoted here as well.
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.settings.schema)))
         except BaseException:
             await connection.close()
@@ -93,8 +97,8 @@ class Database:
         return connection
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Turns errors of the database into ours."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise psycopg's errors as ours."""
         try:
             yield
         except errors.DiskFull as error:
@@ -111,88 +115,84 @@ class Database:
             raise DatabaseDown(f"{self.name} does not allow it ({self.safe(error)})") from None
 
     def safe(self, error: BaseException) -> str:
-        """The first line of an error, without secrets."""
+        """The first line of an error, with secrets replaced."""
         lines = str(error).strip().splitlines()
         text = lines[0] if lines else type(error).__name__
         for secret in self._secrets:
             text = text.replace(secret, "…")
         return text[:300]
 
-    def _session(self) -> dict[str, str]:
-        milliseconds = round(1000 * self.settings.statement_seconds)
-        return {
-            "path": f'"{self.settings.schema}"',
-            "milliseconds": str(milliseconds),
-            "idle": str(4 * milliseconds),
-        }
-
 
 class Session:
-    """One connection, made when it is needed and again when it is lost; one transaction at a time."""
+    """One connection, opened on demand and reopened when lost; one transaction at a time."""
 
     def __init__(self, database: Database) -> None:
-        self.database, self._turn = database, Lock()
+        self.database, self._lock = database, Lock()
         self._connection: Connection | None = None
-        self._down, self._until = "", 0.0
+        self._last_error, self._retry_at = "", 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def run(self, work: Callable[[Connection], T], reading: bool = False) -> T:
-        """Does the work in one transaction: all of it, or nothing. `reading`: of one state, without changing it."""
-        if not self._turn.acquire(timeout=self.database.settings.statement_seconds):
+        """Run `work` in one transaction. `reading`: read-only, from one snapshot."""
+        if not self._lock.acquire(timeout=self.database.settings.statement_seconds):
             raise IndexBusy(f"{self.database.name} is busy; nothing was changed")
         try:
-            with self.database.told():
-                return self._twice(work, reading)
+            with self.database.translate_errors():
+                return self._run_with_retry(work, reading)
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def close(self) -> None:
-        """Lets the connection go."""
-        with self._turn:
-            self._drop()
+        with self._lock:
+            self._disconnect()
 
-    def _twice(self, work: Callable[[Connection], T], reading: bool) -> T:
+    def _run_with_retry(self, work: Callable[[Connection], T], reading: bool) -> T:
         used = self._connection is not None
         try:
-            return self._once(work, reading)
+            return self._transaction(work, reading)
         except (psycopg.OperationalError, psycopg.InterfaceError):
-            # A connection that was lost since it was last used says nothing of the database now. Only what was not
-            # yet being committed is tried again.
+            # An old connection may be lost while the database is up: retry once, unless the commit had begun.
             if not used or self._connection is not None:
                 raise
-        return self._once(work, reading)
+        return self._transaction(work, reading)
 
-    def _connected(self) -> Connection:
-        """The connection. A database that was away a moment ago is not asked again: nobody waits in line to be told."""
+    def _connect(self) -> Connection:
+        """The open connection, or a new one. Fails at once within RETRY_SECONDS of a failed attempt."""
         if self._connection is None:
-            if time.monotonic() < self._until:
-                raise DatabaseDown(self._down)
+            if time.monotonic() < self._retry_at:
+                raise DatabaseDown(self._last_error)
             try:
                 self._connection = self.database.connect()
             except DatabaseDown as error:
-                self._down, self._until = str(error), time.monotonic() + LEFT_ALONE
+                self._last_error, self._retry_at = str(error), time.monotonic() + RETRY_SECONDS
                 raise
         return self._connection
 
-    def _once(self, work: Callable[[Connection], T], reading: bool) -> T:
-        connection = self._connected()
+    def _transaction(self, work: Callable[[Connection], T], reading: bool) -> T:
+        connection = self._connect()
         committing = False
         try:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ if reading else None
             connection.read_only = reading
-            done = work(connection)
+            result = work(connection)
             committing = not reading
             connection.commit()
-            return done
+            return result
         except BaseException as error:
             if not connection.closed and isinstance(error, Exception):
                 connection.rollback()
             if connection.closed or not isinstance(error, Exception):
-                self._drop()
+                self._disconnect()
                 if committing and isinstance(error, psycopg.Error):
-                    raise OutcomeUnknown(f"{self.database.name} broke off while it saved a change") from None
+                    raise OutcomeUnknown(f"{self.database.name} broke off while it was saving a change") from None
             raise
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

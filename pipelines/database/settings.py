@@ -1,9 +1,12 @@
-"""What can be set of a shared catalogue. Stdlib only, so that reading a config costs nothing."""
+"""Settings of the shared catalogue. Imports only the standard library, so reading a config is fast."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
 
 from retrievers.errors import BadInput
 
@@ -12,24 +15,19 @@ VARIABLE = "TOOLREWRITE_DATABASE"
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """A PostgreSQL database. Its address and password are never in a config, so that no config gives them away."""
+    """A PostgreSQL database. Its address and password are in the environment, never in a config."""
 
     variable: str = VARIABLE
-    """The environment variable with the connection string; where it is not set, libpq's own count ($PGHOST, …)."""
+    """The environment variable with the connection string; if it is not set, libpq reads its own ($PGHOST, …)."""
     schema: str = "toolrewrite"
-    """Where the tables lie: a catalogue each."""
-    connect_seconds: float = 5.0
-    statement_seconds: float = 15.0
-    """For one statement, and for one's turn to write."""
-    start_seconds: float = 30.0
-    """For the database to come up before a gateway gives up starting."""
-    feedback: bool = True
-    """What callers confirm goes into the database, for all gateways together."""
+    """The schema of the tables, one per catalogue."""
+    statement_seconds: Annotated[float, Gt(0)] = 15.0
+    """Timeout of a statement, and of waiting for another writer."""
+    start_seconds: Annotated[float, Ge(0)] = 30.0
+    """Seconds that a starting gateway waits for the database."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema):
-            raise BadInput("a schema's name is made of small letters, digits and _", "schema")
+            raise BadInput(f"use at most 63 small letters, digits and _, got {self.schema!r}", "schema")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.variable):
-            raise BadInput("the name of an environment variable, which holds the connection string", "variable")
-        if min(self.connect_seconds, self.statement_seconds) <= 0 or self.start_seconds < 0:
-            raise BadInput("connect_seconds and statement_seconds are positive, start_seconds is not negative")
+            raise BadInput(f"give the name of an environment variable, got {self.variable!r}", "variable")

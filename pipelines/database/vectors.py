@@ -1,4 +1,4 @@
-"""The vectors of a catalogue's documents, as they come from the database and as they are made for it."""
+"""Vectors of tool documents: read from the database, or computed here to be stored in it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ import numpy as np
 from retrievers.base import VectorCache
 from retrievers.dense.embeddings import text_key
 
-Stored = dict[tuple[str, bytes], bytes]
-"""(model, document) -> vector"""
+VectorBytes = dict[tuple[str, bytes], bytes]
+"""(model, document key) -> vector"""
 
 
-class Vectors:
-    """Vectors of any number of models, those that are known and those that have to be made here."""
+class DatabaseVectors:
+    """Vectors by model and document; `computed` counts those that the database did not have."""
 
-    def __init__(self, known: Stored | None = None) -> None:
-        self.all: Stored = known or {}
-        self.made = 0
-        """How many had to be made here."""
+    def __init__(self, known: VectorBytes) -> None:
+        self.all, self.computed = known, 0
 
-    def of(self, model: str) -> VectorCache:
-        """One model's."""
-        return _OfModel(model, self)
+    def of_model(self, model: str) -> VectorCache:
+        """The cache that an encoder of this model reads and fills."""
+        return _ModelVectors(model, self)
 
 
-class _OfModel:
-    def __init__(self, model: str, vectors: Vectors) -> None:
+class _ModelVectors:
+    def __init__(self, model: str, vectors: DatabaseVectors) -> None:
         self._model, self._vectors = model, vectors
 
     def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        found = {text: self._vectors.all.get((self._model, text_key(text))) for text in texts}
-        return {text: np.frombuffer(data, "<f4") for text, data in found.items() if data is not None}
+        known = {text: self._vectors.all.get((self._model, text_key(text))) for text in texts}
+        return {text: np.frombuffer(data, "<f4") for text, data in known.items() if data is not None}
 
     def put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        self._vectors.made += len(texts)
+        self._vectors.computed += len(texts)
         for text, vector in zip(texts, vectors.astype("<f4"), strict=True):
             self._vectors.all[self._model, text_key(text)] = vector.tobytes()

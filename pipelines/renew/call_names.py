@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from pipelines.serve.formats.legal_names import LegalNames
+from pipelines.legal_names import LegalNames
 from retrievers.types import ToolId
 
 SPELLINGS = (("", 64), ("", 128), (".", 128))

@@ -1,1 +1,1 @@
-"""`rewrite-serve`: the rewriter and the tool index behind one HTTP door."""
+"""The HTTP and MCP server."""

@@ -1,104 +1,121 @@
-"""All parts of a server put together, and what goes on beside its requests."""
+"""The gateway: all parts of a server, and its background tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from pipelines.context import make_context
-from pipelines.index.defaults import default_threshold
+from pipelines.index.defaults import index_folder
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
 from pipelines.serve.catalogue.admission import Admission
 from pipelines.serve.catalogue.batcher import Batcher
-from pipelines.serve.catalogue.opening import open_catalogue, open_feedback
+from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
+from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.rewriter.engines import RETRY, Models
-from pipelines.serve.rewriter.rewriting import Rewriting
+from pipelines.serve.rewriter.manager import RETRY_SECONDS, RewriterManager
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
 from pipelines.system_description import retriever_label
+from retrievers.index import Index
+from retrievers.kind import Context
+from rewrite.errors import RewriteError
 
 log = logging.getLogger("rewrite-serve")
 
 
 class Gateway:
-    """Opens the index and finds the rewriter; a config that cannot work fails here, before anybody listens."""
+    """Opens the index and finds the rewriter; a config that cannot work fails here, before the server listens."""
 
     def __init__(self, config: ServeConfig, device: str | None = None) -> None:
         if config.traces:
             tracing.start()
         self.config, self.metrics = config, Metrics()
         self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute)
-        self.batcher = Batcher(config.workers, config.batch, config.limits.waiting)
-        self.models: Models | None = None
-        phrasing = PHRASING
-        if config.rewriter is not None:
-            served = config.rewriter
-            rewriting = Rewriting(served.concurrency, served.cache, self.metrics)
-            self.models = Models(served, rewriting, self.metrics, device)
-            phrasing = self.models.parts.phrasing
-        self.catalogue = open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
-        self.admission = Admission(self.catalogue, config.trust, config.held)
-        self.service = SearchService(
-            self.catalogue, self.batcher, self.metrics, config.deadline_ms, config.longest_deadline_ms
-        )
-        self.service.rewriting = self.models.rewriting if self.models else None
-        self.service.trust, said = config.trust, config.least_probability
-        self.service.least_probability = default_threshold(config.index) if said is None else said
-        self.feedback = open_feedback(config)
+        self.batcher = Batcher(config.workers)
+        self.rewriter = RewriterManager(config.rewriter, self.metrics, device) if config.rewriter else None
+        phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
+        self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
+        self.admission = Admission(self.catalogue, config.trust, config.quarantine)
+        dispatcher = self.rewriter.dispatcher if self.rewriter else None
+        self.service = SearchService(config, self.catalogue, self.batcher, self.metrics, dispatcher)
+        self.feedback = _open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Starts the rewriter and the watching."""
-        if self.models is not None:
-            await self.models.start()
-            self._tasks.append(asyncio.create_task(self._every(RETRY, self._tend)))
+        """Start the rewriter and the background tasks."""
+        if self.rewriter is not None:
+            await self.rewriter.start()
+            self._tasks.append(asyncio.create_task(self._every(RETRY_SECONDS, self._retry_rewriter)))
         self._tasks.append(asyncio.create_task(self.catalogue.follow()))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
         if self.config.mcp:
-            from pipelines.serve.catalogue.mcp_sync import Follower
+            from pipelines.serve.catalogue.mcp_sync import McpFollower
 
             for source in self.config.mcp:
-                follower = Follower(source, self.config.imports, self.admission.put, self.admission)
+                follower = McpFollower(source, self.config.imports, self.admission)
                 self._tasks.append(asyncio.create_task(follower.run()))
 
     async def stop(self) -> None:
-        """Ends everything that was started; a change of the catalogue that is under way ends first."""
+        """Stop everything that was started; a running change of the catalogue is completed first."""
         self.draining = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.models is not None:
-            await self.models.close()
+        if self.rewriter is not None:
+            await self.rewriter.close()
         self.batcher.close()
         await asyncio.to_thread(self.catalogue.close)
 
     async def refresh(self) -> None:
-        """Takes up newer versions of index and rewriter, if there are any."""
+        """Load newer versions of index and rewriter."""
         await self.catalogue.refresh()
-        if self.models is not None and await self.models.refresh():
-            await self.catalogue.show_as(self.models.parts.phrasing)
-        self._mind()
+        if self.rewriter is not None:
+            if await self.rewriter.refresh():
+                await self.catalogue.set_phrasing(self.rewriter.parts.phrasing)
+            self._check_fusion(self.rewriter)
 
-    async def _tend(self) -> None:
-        if self.models is not None:
-            await self.models.tend()
-            self._mind()
+    async def _retry_rewriter(self) -> None:
+        assert self.rewriter is not None
+        await self.rewriter.retry()
+        self._check_fusion(self.rewriter)
 
-    def _mind(self) -> None:
-        """Index and rewriter may both be exchanged while they serve."""
-        if self.models is not None:
-            self.models.mind(retriever_label(self.catalogue.current.index, self.catalogue.retriever))
+    def _check_fusion(self, rewriter: RewriterManager) -> None:
+        """Runs again and again, because index and rewriter may be replaced while they serve."""
+        rewriter.warn_about_fusion(retriever_label(self.catalogue.current.index, self.catalogue.retriever))
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await work()
-            except Exception:  # the watch goes on, whatever it saw
-                log.exception("watching failed")
+            except Exception:  # the task must survive any error
+                log.exception("a background task failed")
             await asyncio.sleep(seconds)
+
+
+def _open_catalogue(config: ServeConfig, context: Context, metrics: Metrics, phrasing: str) -> LiveCatalogue:
+    if config.database is None:
+        index = Index(index_folder(config.index), context)
+        return LiveCatalogue(index, config.retriever, metrics, phrasing)
+    try:
+        from pipelines.serve.catalogue.shared_catalogue import SharedCatalogue
+    except ModuleNotFoundError as error:
+        raise RewriteError(f"a shared catalogue needs {error.name}; run `pip install 'toolrewrite[shared]'`") from error
+    return SharedCatalogue(config.database, config.retriever, context, metrics, phrasing)
+
+
+def _open_feedback(config: ServeConfig) -> FeedbackStore | None:
+    """The store for feedback; None refuses feedback."""
+    if config.feedback:
+        return FeedbackLog(Path(config.feedback).expanduser())
+    if config.database is None:
+        return None
+    from pipelines.serve.catalogue.shared_catalogue import SharedFeedback
+
+    return SharedFeedback(config.database)

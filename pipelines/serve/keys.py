@@ -1,6 +1,6 @@
-"""API keys: made here, kept as hashes, compared in constant time.
+"""API keys and callers: create keys, recognize them by hash, enforce scopes and rate limits.
 
-A key is 256 random bits, so a plain SHA-256 of it is enough: there is nothing to guess.
+A key has 256 random bits, so a plain SHA-256 is a safe way to store it. Hashes are compared in constant time.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from dataclasses import dataclass, field
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.settings import KeySettings, Scope
 
-PREFIX = "trw_"
 _KEY = re.compile(r"trw_[A-Za-z0-9_-]{43}")
 
 
 def make_key() -> tuple[str, str]:
     """A new key and its hash."""
-    key = PREFIX + secrets.token_urlsafe(32)
+    key = "trw_" + secrets.token_urlsafe(32)
     return key, digest(key)
 
 
 def digest(key: str) -> str:
-    """What is kept of a key."""
+    """The hash of a key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class Caller:
-    """Somebody who may do something, and how much of it is left."""
+    """A caller with scopes and rate limits; 0 means no limit."""
 
     name: str
     scopes: frozenset[str]
@@ -42,53 +41,51 @@ class Caller:
     clock: Callable[[], float] = time.monotonic
     _tokens: float = field(init=False)
     _seen: float = field(init=False)
-    _busy: int = 0
+    _running: int = 0
 
     def __post_init__(self) -> None:
         self._tokens, self._seen = float(self.per_minute), self.clock()
 
-    def need(self, scope: Scope) -> None:
-        """Refuses what the key is not for."""
+    def charge(self, scope: Scope, cost: int = 1) -> None:
+        """Refuse a request that lacks the scope, or exceeds the rate limit."""
         if scope not in self.scopes:
             raise Refusal(403, "forbidden", f"this key has no scope {scope!r}")
+        if self.per_minute:
+            self._spend(cost)
 
-    def spend(self, cost: int) -> None:
-        """Takes so much from the minute's share; a request larger than the whole share empties it."""
-        if not self.per_minute:
-            return
+    def _spend(self, cost: int) -> None:
+        """Take tokens from the bucket; a request larger than the whole bucket empties it."""
         now = self.clock()
         rate = self.per_minute / 60.0
         self._tokens = min(float(self.per_minute), self._tokens + (now - self._seen) * rate)
         self._seen = now
         wanted = min(cost, self.per_minute)
         if self._tokens < wanted:
-            raise overloaded(f"{self.name} has {self.per_minute} a minute", (wanted - self._tokens) / rate)
+            raise overloaded(f"{self.name} may send {self.per_minute} per minute", (wanted - self._tokens) / rate)
         self._tokens -= wanted
 
     def enter(self) -> None:
-        """One more request at the same time."""
-        if self.concurrent and self._busy >= self.concurrent:
+        """Count a request that starts, or refuse it."""
+        if self.concurrent and self._running >= self.concurrent:
             raise overloaded(f"{self.name} may have {self.concurrent} requests at the same time")
-        self._busy += 1
+        self._running += 1
 
     def leave(self) -> None:
-        """One less."""
-        self._busy -= 1
+        self._running -= 1
 
 
 class Gate:
-    """Knows who is calling."""
+    """Recognizes callers by their keys."""
 
-    def __init__(self, keys: Sequence[KeySettings], anonymous: Sequence[Scope], anonymous_share: int = 0) -> None:
-        """`anonymous_share`: what all callers without a key have together a minute; 0: no limit."""
+    def __init__(self, keys: Sequence[KeySettings], anonymous: Sequence[Scope], anonymous_per_minute: int = 0) -> None:
         self._callers = [
             (key.sha256.encode(), Caller(key.name, frozenset(key.scopes), key.per_minute, key.concurrent))
             for key in keys
         ]
-        self._anonymous = Caller("anonymous", frozenset(anonymous), anonymous_share) if anonymous else None
+        self._anonymous = Caller("anonymous", frozenset(anonymous), anonymous_per_minute) if anonymous else None
 
     def admit(self, authorization: str | None, api_key: str | None) -> Caller:
-        """The caller, by his key, or as nobody in particular where such may come in."""
+        """The caller of a request with these headers, or a 401."""
         if authorization is None and api_key is None:
             if self._anonymous is None:
                 raise Refusal(401, "unauthorized", "send an API key as `Authorization: Bearer KEY`")
@@ -100,15 +97,15 @@ class Gate:
             scheme, _, key = authorization.partition(" ")
             if scheme.lower() != "bearer":
                 raise Refusal(401, "unauthorized", "send the API key as `Authorization: Bearer KEY`")
-        return self._known(key or "")
+        return self._lookup(key or "")
 
-    def _known(self, key: str) -> Caller:
-        found: Caller | None = None
+    def _lookup(self, key: str) -> Caller:
+        match: Caller | None = None
         if _KEY.fullmatch(key):
-            told = digest(key).encode()
-            for kept, caller in self._callers:  # all of them, whichever it is
-                if hmac.compare_digest(told, kept):
-                    found = caller
-        if found is None:
+            hashed = digest(key).encode()
+            for known, caller in self._callers:  # compare with all, so the time does not tell which one matched
+                if hmac.compare_digest(hashed, known):
+                    match = caller
+        if match is None:
             raise Refusal(401, "unauthorized", "this API key is not known here")
-        return found
+        return match

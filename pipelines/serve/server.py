@@ -1,4 +1,4 @@
-"""uvicorn around the application: how it listens, and how it goes."""
+"""uvicorn around the application: listen, announce, shut down gracefully."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.serve.gateway import Gateway
 from pipelines.serve.settings import ServeConfig
 from retrievers.errors import BadInput
 
-NAMES = {
+ENGINES = {
     "vllm": "vLLM, managed",
     "servers": "servers elsewhere",
     "transformers": "transformers, in this process",
@@ -23,7 +23,7 @@ NAMES = {
 
 
 class Server(uvicorn.Server):
-    """Says that it is up, and that it is going."""
+    """A server that announces its address, and drains before it stops."""
 
     def __init__(self, gateway: Gateway) -> None:
         config = gateway.config
@@ -31,7 +31,7 @@ class Server(uvicorn.Server):
             make_app(gateway),
             host=config.host,
             port=config.port,
-            access_log=False,  # the guard writes its own, without what users say
+            access_log=False,  # the guard writes its own, without the users' words
             server_header=False,
             date_header=False,
             log_config=None,
@@ -45,36 +45,32 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The port, once the server listens."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
-    def line(self) -> str:
-        """What runs here, in one line."""
-        config, index, models = self._gateway.config, self._gateway.catalogue.current.index, self._gateway.models
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        how = f"rewriter by {NAMES[models.engine]}" if models else "no rewriter"
-        return (
-            f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {self._gateway.catalogue.retriever}, "
-            f"fingerprint {index.fingerprint}, {how}"
-        )
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens, and says so."""
+        """Listen, then announce the address and the parts in one line."""
         await super().startup(sockets)
         if self.started:
-            self.announce(self.line())
+            config, catalogue, rewriter = self._gateway.config, self._gateway.catalogue, self._gateway.rewriter
+            index, host = catalogue.current.index, f"[{config.host}]" if ":" in config.host else config.host
+            engine = f"rewriter by {ENGINES[rewriter.settings.engine.kind]}" if rewriter else "no rewriter"
+            self.announce(
+                f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {catalogue.retriever}, "
+                f"fingerprint {index.fingerprint}, {engine}"
+            )
 
     def announce(self, line: str) -> None:
-        """Where the line goes."""
+        """Show the line; a command prints it."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """From now on nobody is sent here; who has asked is answered. A second Ctrl-C does not wait for that."""
+        """Turn /readyz to 503 and finish running requests. A second Ctrl-C stops at once."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = self._gateway.draining = True
 
 
 def check_port(config: ServeConfig) -> None:
-    """Refuses an address that is taken before anything is loaded."""
+    """Refuse an address that is in use, before anything is loaded."""
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family[0]) as probe:

@@ -1,4 +1,4 @@
-"""What the server does, without HTTP: the same path of a query as everywhere, raced against a deadline."""
+"""Search and rewrite without HTTP: the usual path of a query, with a deadline for the rewriter."""
 
 from __future__ import annotations
 
@@ -8,258 +8,263 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from pipelines.detection import Detection
+from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH
-from pipelines.serve.answers import Timings, rewrite_on_wire, tools_on_wire
 from pipelines.serve.catalogue.batcher import Batcher
-from pipelines.serve.catalogue.filters import Allowed, allowed_by, only
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
-from pipelines.serve.errors import Refusal, Trouble
-from pipelines.serve.formats.definitions import Pasting
+from pipelines.serve.errors import Refusal, RewriteFailure
+from pipelines.serve.formats.definitions import DefinitionBuilder
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.rewriter.rewriting import Loaded, Rewriting, Rewritten
-from pipelines.serve.schemas import search as wire
+from pipelines.serve.results import Timings, ToolFilter, found_tools, keep_allowed, make_filter
+from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
+from pipelines.serve.schemas import search as schemas
+from pipelines.serve.settings import ServeConfig
 from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
-from retrievers.trust.tiers import TrustSettings, guarded
+from retrievers.trust.tiers import guarded
 from retrievers.types import Ranking
 from rewrite.types import RewriteRequest
 
-ALL = 1 << 30
-"""More places than any ranking has."""
+UNLIMITED = 1 << 30
+"""Longer than any ranking."""
 log = logging.getLogger("rewrite-serve")
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """One request's search: everything that does not change between its utterances."""
+class _RequestState:
+    """Everything that the utterances of one request share."""
 
     snapshot: Snapshot
-    loaded: Loaded | None
-    k: int
+    loaded: LoadedRewriter | None
+    timings: Timings
     deadline: float
     hurried: bool
-    """The caller gives the rewriter less time than is usual here."""
-    allowed: Allowed | None
-    timings: Timings
-    forced: bool = False
-    """The caller wants a rewrite of every utterance, however sure the raw one is."""
-    format: str | None = None
-    detecting: bool = False
-    threshold: float | None = None
+    """The caller gives the rewriter less time than the server's default."""
+    k: int = 1
+    is_allowed: ToolFilter | None = None
 
 
 class SearchService:
-    """Searches and rewrites."""
+    """Answers search and rewrite requests."""
 
     def __init__(
-        self, catalogue: LiveCatalogue, batcher: Batcher, metrics: Metrics, deadline_ms: int, longest_ms: int
+        self,
+        config: ServeConfig,
+        catalogue: LiveCatalogue,
+        batcher: Batcher,
+        metrics: Metrics,
+        dispatcher: RewriteDispatcher | None,
     ) -> None:
-        self.catalogue, self.metrics = catalogue, metrics
-        self.rewriting: Rewriting | None = None
-        """None: there is no rewriter here."""
-        self.trust = TrustSettings()
-        self.least_probability: float | None = None
-        self._batcher, self._deadline_ms, self._longest_ms = batcher, deadline_ms, longest_ms
-        self._lists_seconds = 0.02
-        self._pasting = Pasting()
+        """`dispatcher`: None without a rewriter."""
+        self._config, self._catalogue, self._batcher, self._metrics = config, catalogue, batcher, metrics
+        self._dispatcher, self._trust = dispatcher, config.trust
+        threshold = config.detection_threshold
+        self._threshold = default_threshold(config.index) if threshold is None else threshold
+        self._line_seconds = 0.02
+        """Moving average of the time to search a rewrite's lines."""
+        self._builders: dict[str, tuple[Snapshot, DefinitionBuilder]] = {}
 
-    async def search(self, request: wire.SearchRequest) -> wire.SearchResponse:
-        """Ranked tools for each utterance. Whatever befalls the rewriter, the raw ranking comes."""
+    async def search(self, request: schemas.SearchRequest) -> schemas.SearchResponse:
+        """Rank tools for each utterance. If the rewriter fails, the ranking is the raw one."""
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
-        timings, snapshot = Timings(), self.catalogue.current
-        task = _Task(
-            snapshot,
-            self.rewriting.loaded if self.rewriting and request.rewrite != "off" else None,
-            request.k,
-            timings.started + self._budget(request.deadline_ms),
-            self._hurried(request.deadline_ms),
-            await allowed_by(request.filters, snapshot),
-            timings,
-            request.rewrite == "on",
-            request.format,
-            request.detect == "auto",
-            self.least_probability if request.least_probability is None else request.least_probability,
-        )
-        asked = self._wants_rewrite(request.rewrite, task.loaded)
-        raw = [asyncio.ensure_future(self._raw(task, utterance)) for utterance in utterances]
+        state = self._begin(request.deadline_ms, with_rewriter=request.rewrite != "off")
+        state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot))
+        rewrite = self._wants_rewrite(request.rewrite, state.loaded)
+        raw = [asyncio.ensure_future(self._search_raw(state, utterance)) for utterance in utterances]
         try:
             results = await asyncio.gather(
-                *(self._one(task, text, each, asked) for text, each in zip(utterances, raw, strict=True))
+                *(
+                    self._search_one(state, request, utterance, ranking, rewrite)
+                    for utterance, ranking in zip(utterances, raw, strict=True)
+                )
             )
         finally:
-            for each in raw:
-                each.cancel()
-        return wire.SearchResponse(
+            for ranking in raw:
+                ranking.cancel()
+        return schemas.SearchResponse(
             results=list(results),
-            fingerprints=self.fingerprints(task.snapshot, task.loaded if asked else None),
-            timings_ms=timings.milliseconds(self.metrics),
+            fingerprints=_fingerprints(state.snapshot, state.loaded if rewrite else None),
+            timings_ms=state.timings.finish(self._metrics),
         )
 
-    async def rewrite(self, request: wire.RewriteRequest) -> wire.RewriteResponse:
-        """Rewrites without a search; templates that show tools are shown those of the raw query."""
-        if self.rewriting is None:
+    async def rewrite(self, request: schemas.RewriteBody) -> schemas.RewriteResponse:
+        """Rewrite without a search; a template that shows tools gets those of the raw search."""
+        if self._dispatcher is None:
             raise Refusal(404, "no_rewriter", "this server has no rewriter")
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
-        timings, snapshot, loaded = Timings(), self.catalogue.current, self.rewriting.loaded
-        deadline = timings.started + self._budget(request.deadline_ms)
-        task = _Task(snapshot, loaded, 1, deadline, self._hurried(request.deadline_ms), None, timings)
+        state = self._begin(request.deadline_ms)
 
-        async def one(utterance: str) -> wire.RewriteResult:
+        async def rewrite_one(utterance: str) -> schemas.RewriteResult:
             try:
-                shows = loaded is not None and loaded.template.candidates
-                raw = asyncio.ensure_future(self._raw(task, utterance)) if shows else None
-                rewritten = await self._rewrite(task, utterance, raw, 0.0)
-            except Trouble as trouble:
-                return wire.RewriteResult(rewrite=None, fallback=self._fallback(trouble))
-            fallback = self._unusable(rewritten)
-            return wire.RewriteResult(rewrite=rewrite_on_wire(rewritten), fallback=fallback)
+                shows_tools = state.loaded is not None and state.loaded.template.candidates
+                raw = asyncio.ensure_future(self._search_raw(state, utterance)) if shows_tools else None
+                rewrite = await self._rewrite(state, utterance, raw, 0.0)
+            except RewriteFailure as failure:
+                return schemas.RewriteResult(rewrite=None, fallback=self._fallback(failure))
+            return schemas.RewriteResult(rewrite=rewrite, fallback=self._unparseable(rewrite))
 
-        results = await asyncio.gather(*map(one, utterances))
-        return wire.RewriteResponse(
-            results=list(results),
-            fingerprints=self.fingerprints(snapshot, loaded),
-            timings_ms=timings.milliseconds(self.metrics),
+        return schemas.RewriteResponse(
+            results=list(await asyncio.gather(*map(rewrite_one, utterances))),
+            fingerprints=_fingerprints(state.snapshot, state.loaded),
+            timings_ms=state.timings.finish(self._metrics),
         )
 
-    def fingerprints(self, snapshot: Snapshot, loaded: Loaded | None) -> wire.Fingerprints:
-        """What exactly answers."""
-        template = loaded.template if loaded else None
-        return wire.Fingerprints(
-            index=snapshot.index.fingerprint,
-            retriever=snapshot.search.fingerprint,
-            rewriter=str(loaded.facts.get("fingerprint") or loaded.model) if loaded else None,
-            template=f"{template.name} {template.version}" if template else None,
-        )
+    def _begin(self, deadline_ms: int | None, with_rewriter: bool = True) -> _RequestState:
+        timings, default = Timings(), self._config.deadline_ms
+        seconds = min(deadline_ms or default, self._config.max_deadline_ms) / 1000.0
+        loaded = self._dispatcher.loaded if self._dispatcher and with_rewriter else None
+        hurried = deadline_ms is not None and deadline_ms < default
+        return _RequestState(self._catalogue.current, loaded, timings, timings.started + seconds, hurried)
 
-    async def _one(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking], asked: bool) -> wire.SearchResult:
-        rewritten, lists, fallback = None, list[Ranking](), None
-        verdict = await self._verdict(task, utterance, raw)
-        if verdict is not None and not verdict.needs_tool:
-            return wire.SearchResult(detection=_told(verdict), rewrite=None, fallback=None, tools=[])
-        fusion = _fusion(task)
-        if asked and fusion.skip_rewrite_above is not None:
-            asked = not fusion.skips_rewrite(await asyncio.shield(raw))
-        if asked:
+    async def _search_one(
+        self,
+        state: _RequestState,
+        request: schemas.SearchRequest,
+        utterance: str,
+        raw: asyncio.Future[Ranking],
+        wants_rewrite: bool,
+    ) -> schemas.SearchResult:
+        rewrite, lines, fallback = None, list[Ranking](), None
+        detection = await self._detect(state, request, utterance, raw)
+        if detection is not None and not detection.needs_tool:
+            return schemas.SearchResult(detection=detection, rewrite=None, fallback=None, tools=[])
+        fusion = _fusion(state.loaded, forced=request.rewrite == "on")
+        if wants_rewrite and fusion.skip_rewrite_above is not None:
+            wants_rewrite = not fusion.skips_rewrite(await asyncio.shield(raw))
+        if wants_rewrite:
             try:
-                rewritten = await self._rewrite(task, utterance, raw, 2 * self._lists_seconds)
-                fallback = self._unusable(rewritten)
-                lists = await self._lists(task, rewritten.rewrite.lines)
-            except Trouble as trouble:
-                rewritten, lists, fallback = None, [], self._fallback(trouble)
+                rewrite = await self._rewrite(state, utterance, raw, 2 * self._line_seconds)
+                fallback = self._unparseable(rewrite)
+                lines = await self._search_lines(state, rewrite.lines)
+            except RewriteFailure as failure:
+                rewrite, lines, fallback = None, [], self._fallback(failure)
         ranking = await raw
-        began = time.monotonic()
-        search = task.snapshot.search
-        depth = ALL if task.allowed or self.trust.ranks else task.k
-        fused = search.fuse(utterance, ranking, lists, depth, fusion)
-        if task.allowed:
-            fused = only(fused, task.allowed)
-        fused = guarded(fused, task.k, lambda tool: task.snapshot.index.tools[tool].provider, self.trust)
-        tools = tools_on_wire(task.snapshot, fused, ranking, lists)
-        task.timings.add("fuse", began)
-        return wire.SearchResult(
-            detection=_told(verdict),
-            rewrite=rewrite_on_wire(rewritten) if rewritten else None,
+        began, snapshot = time.monotonic(), state.snapshot
+        depth = UNLIMITED if state.is_allowed or self._trust.ranks else state.k
+        fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
+        if state.is_allowed:
+            fused = keep_allowed(fused, state.is_allowed)
+        fused = guarded(fused, state.k, lambda tool: snapshot.index.tools[tool].provider, self._trust)
+        tools = found_tools(snapshot, fused, ranking, lines)
+        state.timings.add("fuse", began)
+        return schemas.SearchResult(
+            detection=detection,
+            rewrite=rewrite,
             fallback=fallback,
             tools=tools,
-            definitions=await self._pasting.of(task.snapshot, task.format, fused.ids),
+            definitions=await self._definitions(snapshot, request.format, fused.ids),
         )
 
-    async def _verdict(self, task: _Task, utterance: str, raw: asyncio.Future[Ranking]) -> Detection | None:
-        """Does it need a tool? Asked after the raw search, whose vector is still known, and before the rewriter."""
-        if not task.detecting or not task.snapshot.search.has_detector:
+    async def _detect(
+        self, state: _RequestState, request: schemas.SearchRequest, utterance: str, raw: asyncio.Future[Ranking]
+    ) -> schemas.DetectionOut | None:
+        """Decide whether a tool is needed: after the raw search, which caches the vector, and before the rewriter."""
+        if request.detect == "off" or not state.snapshot.search.has_detector:
             return None
         await asyncio.shield(raw)
         began = time.monotonic()
-        verdicts = await asyncio.to_thread(task.snapshot.search.detect, [utterance], task.threshold)
-        task.timings.add("detect", began)
-        return verdicts[0]
+        threshold = self._threshold if request.detection_threshold is None else request.detection_threshold
+        [detection] = await asyncio.to_thread(state.snapshot.search.detect, [utterance], threshold)
+        state.timings.add("detect", began)
+        return schemas.DetectionOut(**asdict(detection)) if detection is not None else None
 
-    async def _raw(self, task: _Task, utterance: str) -> Ranking:
+    async def _search_raw(self, state: _RequestState, utterance: str) -> Ranking:
         began = time.monotonic()
         with span("raw"):
-            [ranking] = await self._ask(task, [utterance], max(self.trust.depth(task.k), DEPTH))
-        task.timings.add("raw", began)
+            [ranking] = await self._retrieve(state, [utterance], max(self._trust.depth(state.k), DEPTH))
+        state.timings.add("raw", began)
         return ranking
 
     async def _rewrite(
-        self, task: _Task, utterance: str, raw: asyncio.Future[Ranking] | None, reserve: float
-    ) -> Rewritten:
-        """The rewrite, early enough to be searched for."""
-        if self.rewriting is None or task.loaded is None:
-            raise Trouble("starting")
-        began, ask = time.monotonic(), RewriteRequest(utterance)
-        if task.loaded.template.candidates and raw is not None:
-            ranking = await asyncio.shield(raw)
-            [ask] = task.snapshot.search.rewrite_inputs([utterance], [ranking], task.loaded.template)
+        self, state: _RequestState, utterance: str, raw: asyncio.Future[Ranking] | None, reserve: float
+    ) -> schemas.RewriteOut:
+        """The rewrite, at least `reserve` seconds before the deadline."""
+        if self._dispatcher is None or state.loaded is None:
+            raise RewriteFailure("starting")
+        began, ask, template = time.monotonic(), RewriteRequest(utterance), state.loaded.template
+        if template.candidates and raw is not None:
+            [ask] = state.snapshot.search.rewrite_inputs([utterance], [await asyncio.shield(raw)], template)
         try:
             with span("rewrite"):
-                left = task.deadline - reserve - time.monotonic()
-                found = await self.rewriting.rewrite(task.loaded, ask, left, task.hurried)
-        except (Trouble, asyncio.CancelledError):
+                left = state.deadline - reserve - time.monotonic()
+                rewrite, cached = await self._dispatcher.rewrite(state.loaded, ask, left, state.hurried)
+        except (RewriteFailure, asyncio.CancelledError):
             raise
         except Exception as error:
             log.exception("the rewriter failed")
-            raise Trouble("failed") from error
+            raise RewriteFailure("failed") from error
         finally:
-            task.timings.add("rewrite", began)
-        self.metrics.rewrites.labels(found.rewrite.status).inc()
-        return found
+            state.timings.add("rewrite", began)
+        self._metrics.rewrites.labels(rewrite.status).inc()
+        return schemas.RewriteOut(
+            status=rewrite.status, lines=list(rewrite.lines), cached=cached, finished=rewrite.finished
+        )
 
-    async def _lists(self, task: _Task, lines: Sequence[str]) -> list[Ranking]:
-        """One ranking a line, if there is time for it."""
+    async def _search_lines(self, state: _RequestState, lines: Sequence[str]) -> list[Ranking]:
+        """One ranking per line, if there is time left."""
         began = time.monotonic()
         try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + task.deadline - began):
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + state.deadline - began):
                 with span("lists"):
-                    lists = await self._ask(task, lines, DEPTH)
+                    rankings = await self._retrieve(state, lines, DEPTH)
         except TimeoutError:
-            raise Trouble("deadline") from None
+            raise RewriteFailure("deadline") from None
         except Refusal:
-            raise Trouble("busy") from None
+            raise RewriteFailure("busy") from None
         if lines:
-            task.timings.add("lists", began)
-            self._lists_seconds += 0.1 * (time.monotonic() - began - self._lists_seconds)
-        return lists
+            state.timings.add("lists", began)
+            self._line_seconds += 0.1 * (time.monotonic() - began - self._line_seconds)
+        return rankings
 
-    async def _ask(self, task: _Task, texts: Sequence[str], depth: int) -> list[Ranking]:
-        """Rankings of what the filters allow: asked deeper and deeper, until there is enough or no more."""
-        search, every = task.snapshot.search, len(task.snapshot.index.tools)
-        asked = depth
+    async def _retrieve(self, state: _RequestState, texts: Sequence[str], depth: int) -> list[Ranking]:
+        """One ranking of allowed tools per text; with a filter, searches deeper until there are enough tools."""
+        search, num_tools = state.snapshot.search, len(state.snapshot.index.tools)
+        searched = depth
         while True:
-            rankings = await self._batcher.ask(search, texts, asked)
-            if task.allowed is None:
+            rankings = await self._batcher.search(search, texts, searched)
+            if state.is_allowed is None:
                 return rankings
-            kept = [only(ranking, task.allowed) for ranking in rankings]
-            if asked >= every or all(len(ranking) >= depth for ranking in kept):
+            kept = [keep_allowed(ranking, state.is_allowed) for ranking in rankings]
+            if searched >= num_tools or all(len(ranking) >= depth for ranking in kept):
                 return [ranking.cut(depth) for ranking in kept]
-            asked = min(every, asked * 8)
+            searched = min(num_tools, searched * 8)
 
-    def _budget(self, wanted: int | None) -> float:
-        return min(wanted or self._deadline_ms, self._longest_ms) / 1000.0
+    async def _definitions(
+        self, snapshot: Snapshot, format: str | None, ids: Sequence[str]
+    ) -> schemas.DefinitionsOut | None:
+        if format is None:
+            return None
+        known = self._builders.get(format)
+        if known is None or known[0] is not snapshot:
+            tools = snapshot.index.tools
+            known = snapshot, await asyncio.to_thread(DefinitionBuilder, tools, tools.names(), format)
+            self._builders[format] = known
+        return await asyncio.to_thread(known[1].build, ids)
 
-    def _hurried(self, wanted: int | None) -> bool:
-        return wanted is not None and wanted < self._deadline_ms
-
-    def _wants_rewrite(self, mode: str, loaded: Loaded | None) -> bool:
-        if mode == "off" or self.rewriting is None:
+    def _wants_rewrite(self, mode: str, loaded: LoadedRewriter | None) -> bool:
+        if mode == "off" or self._dispatcher is None:
             return False
         return mode == "on" or loaded is None or loaded.fusion.raw < 1
 
-    def _fallback(self, trouble: Trouble) -> wire.Fallback:
-        self.metrics.fallbacks.labels(trouble.reason).inc()
-        return wire.Fallback(reason=trouble.reason)
+    def _fallback(self, failure: RewriteFailure) -> schemas.Fallback:
+        self._metrics.fallbacks.labels(failure.reason).inc()
+        return schemas.Fallback(reason=failure.reason)
 
-    def _unusable(self, rewritten: Rewritten) -> wire.Fallback | None:
-        return self._fallback(Trouble("unparseable")) if rewritten.rewrite.status == "unparseable" else None
+    def _unparseable(self, rewrite: schemas.RewriteOut) -> schemas.Fallback | None:
+        return self._fallback(RewriteFailure("unparseable")) if rewrite.status == "unparseable" else None
 
 
-def _fusion(task: _Task) -> RewriteFusion:
-    """As the rewriter's card has it. One that says "do not ask" and is asked nevertheless takes an equal part."""
-    fusion = task.loaded.fusion if task.loaded else RewriteFusion()
-    fusion = replace(fusion, skip_rewrite_above=None) if task.forced else fusion
+def _fingerprints(snapshot: Snapshot, loaded: LoadedRewriter | None) -> schemas.Fingerprints:
+    return schemas.Fingerprints(
+        index=snapshot.index.fingerprint,
+        retriever=snapshot.search.fingerprint,
+        rewriter=str(loaded.facts.get("fingerprint") or loaded.model) if loaded else None,
+        template=f"{loaded.template.name} {loaded.template.version}" if loaded else None,
+    )
+
+
+def _fusion(loaded: LoadedRewriter | None, forced: bool) -> RewriteFusion:
+    """The fusion of the rewriter's card; a card that advises against rewriting gives way to equal weights."""
+    fusion = loaded.fusion if loaded else RewriteFusion()
+    fusion = replace(fusion, skip_rewrite_above=None) if forced else fusion
     return fusion if fusion.raw < 1 else RewriteFusion()
-
-
-def _told(verdict: Detection | None) -> wire.Detection | None:
-    return wire.Detection(**asdict(verdict)) if verdict is not None else None

@@ -1,88 +1,97 @@
-"""What can be set of the server. Stdlib only, so that reading a config costs nothing."""
+"""Settings of the server. Imports no heavy library, so reading a config is fast."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval, Lt
 
 from pipelines.database.settings import DatabaseSettings
-from pipelines.serve.mcp.settings import McpSource
 from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.errors import BadInput
 from retrievers.trust.tiers import TrustSettings
 
 Scope = Literal["search", "write", "admin"]
-"""search: ask. write: change the catalogue, give feedback. admin: the routes that are off by default."""
+"""search: find tools. write: change the catalogue, give feedback. admin: routes that are off by default."""
+_NAME = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
-    """An API key, as `rewrite-serve key` prints it; the key itself is nowhere."""
+    """An API key as `rewrite-serve key` prints it; only its hash is stored."""
 
     name: str
     sha256: str
     scopes: tuple[Scope, ...] = ("search",)
-    per_minute: int = 0
-    """Utterances and changes a minute; 0: as many as the server bears."""
-    concurrent: int = 0
-    """Requests at the same time; 0: as many as the server bears."""
+    per_minute: Annotated[int, Ge(0)] = 0
+    """Utterances and changes per minute; 0: no limit."""
+    concurrent: Annotated[int, Ge(0)] = 0
+    """Requests at the same time; 0: no limit."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            raise BadInput("a key's hash is 64 hexadecimal digits; make one with `rewrite-serve key`", "sha256")
-        if not re.fullmatch(r"[\w.-]{1,64}", self.name):
-            raise BadInput("a key's name is made of at most 64 letters, digits, - . and _", "name")
-        if not self.scopes or min(self.per_minute, self.concurrent) < 0:
-            raise BadInput("a key has at least one scope, and limits that are not negative")
+            message = f"a hash has 64 hexadecimal digits, got {self.sha256!r}; make a key with `rewrite-serve key`"
+            raise BadInput(message, "sha256")
+        _check_name(self.name, "name")
+        if not self.scopes:
+            raise BadInput("a key needs at least one scope, got none", "scopes")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one request, and all of them together, may cost."""
+class RequestLimits:
+    """Limits of one request, and of all requests together."""
 
-    bytes: int = 1_048_576
-    """Of a request's body."""
-    utterances: int = 64
-    """In one request."""
-    characters: int = 8_000
-    """Of an utterance."""
-    places: int = 200
-    """The largest k."""
-    in_flight: int = 256
-    """Requests at the same time, of callers who were let in; the next gets 429."""
-    waiting: int = 1_024
-    """Texts that wait for retrieval; the next get 429."""
-    tools: int = 500
-    """In one change of the catalogue."""
-    body_seconds: float = 10.0
-    """For a request's body to arrive."""
-    anonymous_per_minute: int = 0
-    """Utterances and changes a minute of all callers without a key together; 0: as many as the server bears."""
-
-    def __post_init__(self) -> None:
-        counts = (self.utterances, self.characters, self.places, self.in_flight, self.waiting, self.tools)
-        if min(counts) < 1 or self.bytes < 1024 or self.body_seconds <= 0 or self.anonymous_per_minute < 0:
-            raise BadInput("limits are at least 1, bytes at least 1024, and anonymous_per_minute at least 0")
-        if self.characters > 20_000 or self.waiting < self.utterances:
-            raise BadInput("characters are at most 20000, and as many texts may wait as one request has")
+    bytes: Annotated[int, Ge(1024)] = 1_048_576
+    """Size of a request's body."""
+    utterances: Annotated[int, Ge(1)] = 64
+    """Utterances per request."""
+    characters: Annotated[int, Interval(ge=1, le=20_000)] = 8_000
+    """Characters per utterance."""
+    k: Annotated[int, Ge(1)] = 200
+    """The largest `k` of a search."""
+    in_flight: Annotated[int, Ge(1)] = 256
+    """Requests at the same time; further ones get 429."""
+    tools: Annotated[int, Ge(1)] = 500
+    """Tools per change of the catalogue."""
+    body_seconds: Annotated[float, Gt(0)] = 10.0
+    """Seconds for a request's body to arrive."""
+    anonymous_per_minute: Annotated[int, Ge(0)] = 0
+    """Utterances and changes per minute of all callers without a key together; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Imports:
-    """Catalogues fetched from URLs, on an admin's word."""
+class ImportRules:
+    """Rules for catalogues and MCP servers that are fetched over HTTP."""
 
     hosts: tuple[str, ...] = ()
-    """Hosts that may be asked; none: no import at all."""
-    private: bool = False
-    """Also hosts with private addresses, and plain http."""
-    bytes: int = 20_000_000
-    seconds: float = 20.0
+    """Hosts that may be asked; empty: none."""
+    allow_private: bool = False
+    """Also allow hosts with private addresses, and plain http."""
+    bytes: Annotated[int, Ge(1)] = 20_000_000
+    seconds: Annotated[float, Gt(0)] = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class McpSource:
+    """A running MCP server whose tools are kept in the catalogue."""
+
+    name: str
+    """The provider of its tools; all tools of this provider belong to the server."""
+    url: str = ""
+    """Its streamable HTTP address; `imports.hosts` must allow the host."""
+    command: tuple[str, ...] = ()
+    """Or the command that speaks MCP on standard input and output."""
+    poll_seconds: Annotated[float, Gt(0)] = 60.0
+    """Seconds between two looks at its list, for servers that send no notifications."""
+    key_variable: str = ""
+    """The environment variable with its API key."""
 
     def __post_init__(self) -> None:
-        if self.bytes < 1 or self.seconds <= 0:
-            raise BadInput("bytes and seconds are positive")
+        if bool(self.url) == bool(self.command):
+            raise BadInput(f"give either a url or a command, got url {self.url!r} and command {self.command!r}", "url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,90 +99,89 @@ class ServeConfig:
     """`rewrite-serve`."""
 
     index: str = ""
-    """The folder of the index, unless the catalogue is shared by way of a database; `bundled:sample`: one to try."""
+    """The index folder, unless `database` is set; `bundled:sample` is a sample that ships."""
     database: DatabaseSettings | None = None
-    """The database that holds the catalogue for all gateways; see `rewrite-index push`."""
+    """The database with the shared catalogue; fill it with `rewrite-index push`."""
     retriever: str = "auto"
-    """Which of the index's retrievers answers; auto: the one that is recommended (docs/choosing.md)."""
+    """The retriever of the index that answers; auto: the recommended one (docs/choosing.md)."""
     engine: Literal["transformers", "vllm"] = "transformers"
-    """What runs the language model of a generative retriever."""
+    """Runs the language model of a generative retriever."""
     rewriter: ServedRewriter | None = None
-    """None: raw retrieval alone."""
+    """None: search the raw utterance only."""
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: Annotated[int, Ge(0), Lt(65536)] = 8080
     hosts: tuple[str, ...] = ()
-    """Names by which callers may address the server; none: its own on the loopback, any elsewhere."""
+    """Host names that callers may use; empty: the loopback's own names, or any name on other addresses."""
     keys: tuple[KeySettings, ...] = ()
     anonymous: tuple[Scope, ...] = ()
-    """What callers without a key may do."""
+    """Scopes of callers without a key."""
     admin: bool = False
     """Turns the admin routes on."""
     page: bool = True
-    """A page for people at /."""
+    """Serves the web page at /."""
     reports: dict[str, str] = field(default_factory=dict)
-    """Names, and the run folders whose report.html the page shows under them."""
-    deadline_ms: int = 800
-    """Until when the rewriter may answer, where a request does not say; raw retrieval does not wait for it."""
-    longest_deadline_ms: int = 30_000
-    limits: Limits = field(default_factory=Limits)
-    workers: int = 2
-    """Threads that search."""
-    batch: int = 16
-    """Texts that are searched together at the most; more are padded more than they gain."""
-    least_probability: float | None = None
-    """From which probability of the detector's on an utterance needs a tool, where a request does not say; none: as
-    dev chose when the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 lets everything through."""
+    """Name -> run folder whose report.html the page shows."""
+    deadline_ms: Annotated[int, Ge(1)] = 800
+    """Time for the rewriter unless the request sets its own; raw search does not wait for it."""
+    max_deadline_ms: Annotated[int, Ge(1)] = 30_000
+    """The longest deadline that a request may set."""
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    workers: Annotated[int, Ge(1)] = 2
+    """Search threads."""
+    detection_threshold: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Probability from which an utterance needs a tool, unless the request sets its own; None: as chosen on dev when
+    the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 searches for every utterance."""
     learn: bool = False
-    """Have the index remember feedback at once; it must have a retriever of kind masstool."""
+    """Let the index learn feedback at once; needs a retriever of kind masstool."""
     feedback: str = ""
-    """The folder for what callers confirm; empty: not taken, or put into the database where there is one."""
-    imports: Imports = field(default_factory=Imports)
+    """The folder for feedback; empty: into the database if there is one, else feedback is refused."""
+    imports: ImportRules = field(default_factory=ImportRules)
     mcp: tuple[McpSource, ...] = ()
-    """MCP servers whose tools are kept in step."""
+    """MCP servers whose tools are kept in the catalogue."""
     trust: TrustSettings = field(default_factory=lambda: TrustSettings(hold=()))
-    """Whom rankings trust, and what waits for an admin's word; left out: everybody, and nothing."""
-    held: str = ""
-    """The folder for tools that wait; empty: they are forgotten when the server ends."""
-    watch_seconds: float = 2.0
-    """How often index and rewriter are looked at for a newer version; 0: never."""
-    drain_seconds: float = 30.0
-    """For requests under way when the server is told to stop."""
+    """Trusted providers, and the checks that quarantine a tool; by default every provider and none."""
+    quarantine: str = ""
+    """The folder for tools that wait for an admin's approval; empty: they are lost at a restart."""
+    watch_seconds: Annotated[float, Ge(0)] = 2.0
+    """Seconds between two looks for a newer index or rewriter; 0: never."""
+    drain_seconds: Annotated[float, Ge(0)] = 30.0
+    """Seconds for running requests when the server stops."""
     log_queries: bool = False
-    """Write what users say into the log."""
+    """Write utterances to the log."""
     traces: bool = False
-    """OpenTelemetry spans, sent where $OTEL_EXPORTER_OTLP_ENDPOINT says."""
+    """Send OpenTelemetry spans to $OTEL_EXPORTER_OTLP_ENDPOINT."""
 
     def __post_init__(self) -> None:
         if bool(self.index) == (self.database is not None):
-            raise BadInput("name the folder of an index, or a database that holds the catalogue", "index")
-        if not 0 <= self.port < 65536 or min(self.workers, self.batch) < 1:
-            raise BadInput("port is below 65536, workers and batch are at least 1")
-        if not 1 <= self.deadline_ms <= self.longest_deadline_ms:
-            raise BadInput("between 1 and longest_deadline_ms", "deadline_ms")
-        if self.least_probability is not None and not 0 <= self.least_probability <= 1:
-            raise BadInput("a probability lies between 0 and 1", "least_probability")
-        if min(self.watch_seconds, self.drain_seconds) < 0:
-            raise BadInput("watch_seconds and drain_seconds must not be negative")
-        if len({key.name for key in self.keys}) < len(self.keys):
-            raise BadInput("two keys have the same name", "keys")
+            raise BadInput("name either the folder of an index, or a database that holds the catalogue", "index")
+        if self.deadline_ms > self.max_deadline_ms:
+            raise BadInput(f"at most max_deadline_ms ({self.max_deadline_ms}), got {self.deadline_ms}", "deadline_ms")
+        for names, key in (([item.name for item in self.keys], "keys"), ([item.name for item in self.mcp], "mcp")):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise BadInput(f"the name {twice[0]!r} is used twice", key)
+        if not all(source.name for source in self.mcp):
+            raise BadInput("an MCP server needs a name, got an empty one", "mcp")
         for name in self.reports:
-            if not re.fullmatch(r"[\w.-]{1,64}", name):
-                raise BadInput("a report's name is made of at most 64 letters, digits, - . and _", "reports")
-        if len({source.name for source in self.mcp}) < len(self.mcp) or not all(source.name for source in self.mcp):
-            raise BadInput("every MCP server has a name of its own", "mcp")
+            _check_name(name, "reports")
         if not self.keys and not self.anonymous:
             raise BadInput(
-                "nobody could get in: make a key with `rewrite-serve key`, or say with `anonymous` what callers "
-                "without one may do",
+                "no caller could get in: make a key with `rewrite-serve key`, or set `anonymous` to the scopes of "
+                "callers without one",
                 "keys",
             )
-        if not self.loopback and set(self.anonymous) - {"search"}:
-            raise BadInput("callers without a key may at most search, unless the host is the loopback", "anonymous")
+        if not self.is_loopback and (more := set(self.anonymous) - {"search"}):
+            message = f"callers without a key may only search unless the host is the loopback, got {', '.join(more)}"
+            raise BadInput(message, "anonymous")
 
     @property
-    def loopback(self) -> bool:
-        """True where only this machine can call."""
+    def is_loopback(self) -> bool:
+        """True if only this machine can call."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def _check_name(name: str, key: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"a name has at most 64 letters, digits, - . and _, got {name!r}", key)

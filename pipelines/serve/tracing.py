@@ -1,9 +1,8 @@
-"""OpenTelemetry spans, where they are wanted. No span ever holds what a caller wrote."""
+"""OpenTelemetry spans. No span holds text of a caller."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rewrite.errors import RewriteError
@@ -12,8 +11,7 @@ _tracer: Any = None
 
 
 def start() -> None:
-    """Sends spans where $OTEL_EXPORTER_OTLP_ENDPOINT says, from now on."""
-    global _tracer
+    """Send spans to $OTEL_EXPORTER_OTLP_ENDPOINT from now on."""
     try:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -21,9 +19,8 @@ def start() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise RewriteError(
-            "traces need OpenTelemetry; run `pip install 'toolrewrite[traces]'`, or leave `traces` out"
-        ) from error
+        message = "traces need OpenTelemetry; run `pip install 'toolrewrite[traces]'`, or leave `traces` out"
+        raise RewriteError(message) from error
     provider = TracerProvider(resource=Resource.create({"service.name": "rewrite-serve"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
@@ -31,17 +28,11 @@ def start() -> None:
 
 
 def use(tracer: Any) -> None:
-    """Takes another tracer, or none."""
+    """Set the tracer; None turns tracing off."""
     global _tracer
     _tracer = tracer
 
 
-def span(name: str, **facts: str | int) -> AbstractContextManager[None]:
-    """A stage of a request; nothing where nobody wants to know."""
-    return nullcontext() if _tracer is None else _span(name, facts)
-
-
-@contextmanager
-def _span(name: str, facts: dict[str, str | int]) -> Iterator[None]:
-    with _tracer.start_as_current_span(name, attributes=facts):
-        yield
+def span(name: str, **attributes: str | int) -> AbstractContextManager[Any]:
+    """A span around one stage of a request; does nothing without a tracer."""
+    return nullcontext() if _tracer is None else _tracer.start_as_current_span(name, attributes=attributes)

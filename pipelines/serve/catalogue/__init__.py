@@ -1,1 +1,1 @@
-"""The live catalogue behind the server."""
+"""The live catalogue: index, changes, quarantine, imports, feedback."""

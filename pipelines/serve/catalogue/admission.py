@@ -1,8 +1,8 @@
-"""The one way into the catalogue for tools from outside: routes, imports and followed MCP servers alike.
+"""Admission of tools from outside: routes, imports and followed MCP servers all go through here.
 
-Whatever the trust settings hold back waits for an admin: what the checks flag, and, where asked for, every change of
-what a tool says of itself. Until then the catalogue has the old version, or none. Whoever puts a tool
-again, or takes it out, has withdrawn what he said before: it waits no longer, and nobody can approve it.
+Tools that fail a check named in `trust.hold` go into quarantine until an admin approves them; with `trust.reapprove`,
+so does every change of a tool's texts. Until then the catalogue keeps the old version, or none. Putting a tool again,
+or deleting it, withdraws the version in quarantine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
-from pipelines.serve.catalogue.quarantine import Held, HeldTools
+from pipelines.serve.catalogue.quarantine import Quarantine, QuarantinedTool
 from pipelines.serve.errors import Refusal
 from retrievers.errors import BadInput
 from retrievers.index import Change
@@ -26,112 +26,112 @@ from retrievers.trust.tiers import TrustSettings
 from retrievers.types import Ranking, Tool
 
 CHANGED = "changed"
-"""The flag of a tool that says something else than before."""
+"""Flag of a tool whose texts changed."""
 log = logging.getLogger("rewrite-serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """What became of tools."""
+class AdmissionResult:
+    """The change of the catalogue, the tools in quarantine, and the tools added although a check failed."""
 
     change: Change
-    held: tuple[Held, ...] = ()
-    flagged: tuple[Held, ...] = ()
-    """What came in all the same."""
+    quarantined: tuple[QuarantinedTool, ...]
+    flagged: tuple[QuarantinedTool, ...]
 
 
 class Admission:
-    """Lets tools in, or has them wait."""
+    """Adds tools to the catalogue, or puts them into quarantine."""
 
     def __init__(self, catalogue: LiveCatalogue, trust: TrustSettings, folder: str) -> None:
         self._catalogue, self._trust = catalogue, trust
-        self.held = HeldTools(Path(folder).expanduser() if folder else None)
-        self._looking: tuple[Snapshot, Screening, Hubs] | None = None
+        self.quarantine = Quarantine(Path(folder).expanduser() if folder else None)
+        self._checks: tuple[Snapshot, Screening, Hubs] | None = None
 
-    async def put(self, tools: Sequence[Tool]) -> Admitted:
-        """Adds or replaces tools, except for those that have to wait."""
+    async def put(self, tools: Sequence[Tool]) -> AdmissionResult:
+        """Add or replace tools, except those that go into quarantine."""
         snapshot = self._catalogue.current
-        judged = await asyncio.to_thread(self._judged, snapshot, tools)
-        waiting = [each for each in judged if {*self._trust.hold, CHANGED} & set(each.flags)]
-        out = {each.tool.id for each in waiting}
+        flagged = await asyncio.to_thread(self._check, snapshot, tools)
+        waiting = [item for item in flagged if {*self._trust.hold, CHANGED} & set(item.flags)]
+        out = {item.tool.id for item in waiting}
         passed = [tool for tool in tools if tool.id not in out]
-        await self._hold(waiting, [tool.id for tool in passed])
+        await self._update_quarantine(waiting, [tool.id for tool in passed])
         if waiting:
             log.info("%d tools wait for approval", len(waiting))
         change = await self._catalogue.put(passed) if passed else Change(snapshot.index.fingerprint)
-        return Admitted(change, tuple(waiting), tuple(each for each in judged if each.tool.id not in out))
+        return AdmissionResult(change, tuple(waiting), tuple(item for item in flagged if item.tool.id not in out))
 
     async def approve(self, ids: Sequence[str]) -> Change:
-        """Lets held tools in."""
-        tools = [self.held.all[tool].tool for tool in ids if tool in self.held.all]
+        """Move tools from quarantine into the catalogue."""
+        tools = [self.quarantine.tools[tool].tool for tool in ids if tool in self.quarantine.tools]
         if not tools:
-            raise Refusal(404, "not_found", "none of these waits")
+            raise Refusal(404, "not_found", "none of these tools is in quarantine")
         change = await self._catalogue.put(tools)
-        await asyncio.to_thread(self.held.drop, ids)
+        await asyncio.to_thread(self.quarantine.update, (), ids)
         return change
 
     async def reject(self, ids: Sequence[str]) -> int:
-        """Throws held tools away; how many it were."""
-        return len(await asyncio.to_thread(self.held.drop, ids))
+        """Delete tools from quarantine; returns their number."""
+        known = [tool for tool in ids if tool in self.quarantine.tools]
+        await asyncio.to_thread(self.quarantine.update, (), known)
+        return len(known)
 
     async def remove(self, ids: Sequence[str]) -> None:
-        """Takes tools out, one change each."""
+        """Delete tools, one change per tool."""
         for tool in ids:
             await self.delete(tool)
 
     async def delete(self, tool: str) -> Change:
-        """Takes a tool out, and what waits in its name."""
-        await self._hold([], [tool])
-        known = self._catalogue.current.index
-        return await self._catalogue.delete(tool) if tool in known.tools else Change(known.fingerprint)
+        """Delete a tool from catalogue and quarantine."""
+        await self._update_quarantine([], [tool])
+        index = self._catalogue.current.index
+        return await self._catalogue.delete(tool) if tool in index.tools else Change(index.fingerprint)
 
     def tools_of(self, provider: str) -> list[str]:
-        """Ids of the tools that came from an MCP server of that name, and of those of them that wait."""
-        tools, held = self._catalogue.current.index.tools, self.held.all
-        known = {tool: tools[tool].provider for tool in tools if tool.startswith(f"{provider}/")}
-        known |= {tool: held[tool].tool.provider for tool in held if tool.startswith(f"{provider}/")}
-        return [tool for tool, named in known.items() if named == provider]
+        """Ids of the tools of an MCP server of that name, in catalogue and quarantine."""
+        tools, waiting = self._catalogue.current.index.tools, self.quarantine.tools
+        providers = {tool: tools[tool].provider for tool in tools if tool.startswith(f"{provider}/")}
+        providers |= {tool: waiting[tool].tool.provider for tool in waiting if tool.startswith(f"{provider}/")}
+        return [tool for tool, name in providers.items() if name == provider]
 
-    async def _hold(self, waiting: Sequence[Held], gone: Sequence[str]) -> None:
-        """Before the catalogue changes: who approves at the same moment comes before what is put now, or too late."""
+    async def _update_quarantine(self, waiting: Sequence[QuarantinedTool], removed: Sequence[str]) -> None:
+        """Runs before the catalogue changes, so that an approval at the same time cannot undo a newer version."""
         try:
-            await asyncio.to_thread(self.held.keep, waiting, gone)
+            await asyncio.to_thread(self.quarantine.update, waiting, removed)
         except BadInput as error:
-            raise Refusal(503, "held_full", "too many tools wait for approval already") from error
+            raise Refusal(503, "held_full", "too many tools wait for approval") from error
         except OSError as error:
-            raise Refusal(507, "disk_full", "the server cannot keep this now") from error
+            raise Refusal(507, "disk_full", "the server cannot store this now") from error
 
-    def _judged(self, snapshot: Snapshot, tools: Sequence[Tool]) -> list[Held]:
+    def _check(self, snapshot: Snapshot, tools: Sequence[Tool]) -> list[QuarantinedTool]:
+        """The tools that are new or changed and fail a check."""
         known = snapshot.index.tools
-        fresh = [tool for tool in tools if tool.id not in known or known[tool.id] != tool]
-        reasons: dict[str, list[tuple[str, str]]] = {}
-        for finding in self._findings(snapshot, fresh):
+        changed = [tool for tool in tools if tool.id not in known or known[tool.id] != tool]
+        failed: dict[str, list[tuple[str, str]]] = {}
+        for finding in self._findings(snapshot, changed):
             for tool_id in finding.tool_ids:
-                reasons.setdefault(tool_id, []).append((finding.check, finding.message))
+                failed.setdefault(tool_id, []).append((finding.message, finding.check))
         if self._trust.reapprove:
-            for tool in fresh:
-                if tool.id in known and _said(known[tool.id]) != _said(tool):
-                    told = (CHANGED, "what it says of itself has changed: read both versions")
-                    reasons.setdefault(tool.id, []).append(told)
+            for tool in changed:
+                if tool.id in known and _texts(known[tool.id]) != _texts(tool):
+                    failed.setdefault(tool.id, []).append(("its texts have changed: compare both versions", CHANGED))
         return [
-            Held(tool, tuple(why for _, why in reasons[tool.id]), tuple(flag for flag, _ in reasons[tool.id]))
-            for tool in fresh
-            if tool.id in reasons
+            QuarantinedTool(tool, *map(tuple, zip(*failed[tool.id], strict=True)))
+            for tool in changed
+            if tool.id in failed
         ]
 
     def _findings(self, snapshot: Snapshot, tools: Sequence[Tool]) -> list[Finding]:
         if not tools or not self._trust.hold:
             return list(hidden(tools))
-        looking = self._looking
-        if looking is None or looking[0] is not snapshot:
+        if self._checks is None or self._checks[0] is not snapshot:
             ids = list(snapshot.index.tools)
-            some = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MOST_READ))]]
-            looking = self._looking = (snapshot, Screening(some), Hubs.of(snapshot.index))
-        _, screening, hubs = looking
+            sampled = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MOST_READ))]]
+            self._checks = (snapshot, Screening(sampled), Hubs.of(snapshot.index))
+        _, screening, hubs = self._checks
 
         def near(texts: Sequence[str]) -> list[list[Tool]]:
-            found: list[Ranking] = snapshot.search.retrieve(texts, NEIGHBOURS)
-            return [[snapshot.index.tools[tool] for tool in ranking.ids] for ranking in found]
+            rankings: list[Ranking] = snapshot.search.retrieve(texts, NEIGHBOURS)
+            return [[snapshot.index.tools[tool] for tool in ranking.ids] for ranking in rankings]
 
         new = [tool for tool in tools if self._is_new(tool)]
         return screening.screen(tools, near, self._is_new) + hubs.findings(new)
@@ -140,5 +140,5 @@ class Admission:
         return self._trust.tier(tool.provider) != "vetted"
 
 
-def _said(tool: Tool) -> tuple[object, ...]:
+def _texts(tool: Tool) -> tuple[object, ...]:
     return tool.name, tool.description, tool.parameters, tool.schema

@@ -1,4 +1,4 @@
-"""Retrieval in few threads: what is asked while they are busy is searched together next."""
+"""Batch searches: texts that arrive while the search threads are busy form the next batch."""
 
 from __future__ import annotations
 
@@ -12,80 +12,83 @@ from pipelines.search import ToolSearch
 from pipelines.serve.errors import overloaded
 from retrievers.types import Ranking
 
+BATCH_SIZE = 16
+"""Texts per batch; larger batches need more padding than they save."""
+MAX_WAITING = 1_024
+"""Texts that may wait; further ones get 429."""
+
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _SearchJob:
     search: ToolSearch
     texts: Sequence[str]
     depth: int
-    done: asyncio.Future[list[Ranking]]
+    future: asyncio.Future[list[Ranking]]
 
 
 class Batcher:
-    """Nobody waits for company: a batch is whatever has come together while the threads were at work."""
+    """Runs searches in a few threads. A search never waits for others to join its batch."""
 
-    def __init__(self, workers: int, batch: int, waiting: int) -> None:
+    def __init__(self, workers: int, batch_size: int = BATCH_SIZE, max_waiting: int = MAX_WAITING) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="search")
-        self._idle, self._batch, self._most = workers, batch, waiting
-        self._jobs: deque[_Job] = deque()
+        self._idle, self._batch_size, self._max_waiting = workers, batch_size, max_waiting
+        self._jobs: deque[_SearchJob] = deque()
         self.waiting = 0
 
-    async def ask(self, search: ToolSearch, texts: Sequence[str], depth: int) -> list[Ranking]:
-        """One ranking a text, `depth` places each. Refused where too many texts wait already."""
+    async def search(self, search: ToolSearch, texts: Sequence[str], depth: int) -> list[Ranking]:
+        """One ranking of `depth` tools per text; 429 if too many texts wait."""
         if not texts:
             return []
-        if self.waiting + len(texts) > self._most:
-            raise overloaded("too many searches wait already")
-        loop = asyncio.get_running_loop()
-        job = _Job(search, texts, depth, loop.create_future())
+        if self.waiting + len(texts) > self._max_waiting:
+            raise overloaded("too many searches are waiting")
+        job = _SearchJob(search, texts, depth, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self.waiting += len(texts)
-        self._start(loop)
-        return await job.done
+        self._start_batches()
+        return await job.future
 
     def close(self) -> None:
-        """Lets the threads go."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._idle and (jobs := self._next()):
+    def _start_batches(self) -> None:
+        while self._idle and (jobs := self._next_batch()):
             self._idle -= 1
             texts = [text for job in jobs for text in job.texts]
+            loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._pool, jobs[0].search.retrieve, texts, jobs[0].depth)
-            running.add_done_callback(lambda ended, jobs=jobs: self._finish(loop, jobs, ended))  # type: ignore[misc]
+            running.add_done_callback(lambda done, jobs=jobs: self._finish_batch(jobs, done))  # type: ignore[misc]
 
-    def _next(self) -> list[_Job]:
-        """The oldest job, and those behind it that can be searched with it."""
-        chosen: list[_Job] = []
+    def _next_batch(self) -> list[_SearchJob]:
+        """The oldest job, and the next ones that can be searched together with it."""
+        batch: list[_SearchJob] = []
         count = 0
         while self._jobs:
             job = self._jobs[0]
-            fits = not chosen or (
-                job.search is chosen[0].search
-                and job.depth == chosen[0].depth
-                and count + len(job.texts) <= self._batch
-            )
-            if not fits:
+            if batch and (
+                job.search is not batch[0].search
+                or job.depth != batch[0].depth
+                or count + len(job.texts) > self._batch_size
+            ):
                 break
             self._jobs.popleft()
             self.waiting -= len(job.texts)
-            if not job.done.done():  # nobody waits for a cancelled one
-                chosen.append(job)
+            if not job.future.done():  # done: cancelled
+                batch.append(job)
                 count += len(job.texts)
-        return chosen
+        return batch
 
-    def _finish(self, loop: asyncio.AbstractEventLoop, jobs: list[_Job], ended: asyncio.Future[list[Ranking]]) -> None:
+    def _finish_batch(self, jobs: list[_SearchJob], done: asyncio.Future[list[Ranking]]) -> None:
         self._idle += 1
-        error = None if ended.cancelled() else ended.exception()
-        rankings = iter([] if ended.cancelled() or error else ended.result())
+        error = None if done.cancelled() else done.exception()
+        rankings = iter([] if done.cancelled() or error else done.result())
         for job in jobs:
-            share = [next(rankings) for _ in job.texts] if not error and not ended.cancelled() else []
-            if job.done.done():
+            share = [ranking for _, ranking in zip(job.texts, rankings, strict=False)]
+            if job.future.done():
                 continue
             if error is not None:
-                job.done.set_exception(error)
-            elif ended.cancelled():
-                job.done.cancel()
+                job.future.set_exception(error)
+            elif done.cancelled():
+                job.future.cancel()
             else:
-                job.done.set_result(share)
-        self._start(loop)
+                job.future.set_result(share)
+        self._start_batches()

@@ -1,7 +1,7 @@
-"""What callers confirm, one line of JSON each, on the disk before they are thanked.
+"""Feedback log: one line of JSON per record, on disk before the caller gets an answer.
 
-A line is written in one piece to the end of the day's file. Should the machine die in the midst of it, the torn line
-is passed over by readers, and the next one begins on a line of its own.
+A record is appended in one write to the day's file. If the machine dies during it, readers skip the torn line, and the
+next record starts on a new line.
 """
 
 from __future__ import annotations
@@ -12,38 +12,42 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
+
+
+class FeedbackStore(Protocol):
+    """Stores feedback: a folder, or the shared database."""
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Store a record; it is safe when this returns."""
+        ...
 
 
 class FeedbackLog:
-    """Appends to a folder of JSONL files, one a day."""
+    """Appends to a folder of JSONL files, one per day."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._turn = folder, Lock()
+        self._folder, self._lock = folder, Lock()
         folder.mkdir(parents=True, exist_ok=True)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Keeps one confirmation; it is on the disk when this returns."""
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         path = self._folder / f"feedback-{time.strftime('%Y-%m-%d', time.gmtime())}.jsonl"
-        with self._turn:
+        with self._lock:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 size = os.fstat(handle).st_size
                 torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-                _write_all(handle, b"\n" + line if torn else line)
+                data = b"\n" + line if torn else line
+                while data:
+                    data = data[os.write(handle, data) :]
                 os.fsync(handle)
             finally:
                 os.close(handle)
 
 
-def _write_all(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
-
-
 def read_feedback(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every whole record of a folder, oldest file first."""
+    """All complete records of a folder, oldest file first."""
     for path in sorted(folder.glob("feedback-*.jsonl")):
         for line in path.read_bytes().split(b"\n"):
             try:

@@ -1,4 +1,4 @@
-"""The live catalogue: an index folder, its newest snapshot in memory, and those who change it."""
+"""The live catalogue: an index folder, its newest snapshot in memory, and changes to it."""
 
 from __future__ import annotations
 
@@ -18,80 +18,75 @@ from retrievers.index import Change, Index, add, confirm, remove
 from retrievers.index import manifest as manifests
 from retrievers.types import Tool
 
-MOST_WAITING = 32
-"""Changes that may wait for their turn."""
+MAX_WAITING = 32
+"""Changes that may wait."""
 WRITER_SECONDS = 10.0
-"""To wait for a writer in another process."""
+"""Seconds to wait for a writer in another process."""
 T = TypeVar("T")
 log = logging.getLogger("rewrite-serve")
 
 
 class Snapshot:
-    """One version of the index, ready to search. A request keeps the one it began with."""
+    """One version of the index, ready to search. A request uses the same one to its end."""
 
     def __init__(self, index: Index, retriever: str, phrasing: str) -> None:
         self.index, self.phrasing = index, phrasing
         self.search = ToolSearch(index, retriever, phrasing=phrasing)
-
-    def warm(self) -> None:
-        """Loads whatever the first search would have to wait for."""
-        self.search.search(["weather"], 1)
+        self.search.search(["weather"], 1)  # loads everything that the first search needs
 
     @cached_property
     def ids(self) -> list[str]:
-        """All ids in order, to page through."""
+        """All ids, sorted."""
         return sorted(self.index.tools)
 
     @cached_property
     def labels(self) -> dict[str, tuple[str, str]]:
-        """Provider and category of every tool, folded."""
+        """Provider and category of every tool, case-folded."""
         return {tool.id: (tool.provider.casefold(), tool.category.casefold()) for tool in self.index.tools.values()}
 
 
 class LiveCatalogue:
-    """Reads and writes one index folder. Other places differ in `_add`, `_remove`, `_reopen` and `follow`."""
+    """Reads and writes one index folder. Subclasses override `_add`, `_remove`, `_reopen` and `follow`."""
 
     def __init__(self, index: Index, retriever: str, metrics: Metrics, phrasing: str) -> None:
         self.retriever = best_retriever(index) if retriever == AUTO else retriever
         self._folder, self._metrics = index.folder, metrics
         self.current = Snapshot(index, self.retriever, phrasing)
-        self.current.warm()
         self._seen = self._stamp()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")  # one change at a time
         self._waiting = 0
         self.stale = ""
-        """Why a newer version on disk was not taken up."""
+        """Why a newer version was not loaded."""
         metrics.tools.set(len(self.current.index.tools))
 
     async def put(self, tools: Sequence[Tool]) -> Change:
-        """Adds or replaces tools."""
+        """Add or replace tools."""
         return await self._write(lambda: self._add(tools))
 
     async def delete(self, tool: str) -> Change:
-        """Takes a tool out."""
         return await self._write(lambda: self._remove([tool]))
 
     async def confirm(self, utterance: str, tools: Sequence[str]) -> Change:
-        """Has the retrievers that remember find these tools for the next utterance like it."""
+        """Let retrievers that learn from feedback return these tools for similar utterances."""
         context = self.current.index.context
         return await self._write(lambda: confirm(self._folder, [(utterance, tools)], context, WRITER_SECONDS))
 
-    async def show_as(self, phrasing: str) -> None:
-        """Has tools shown in another way, as another rewriter wants it."""
+    async def set_phrasing(self, phrasing: str) -> None:
+        """Show tools to the rewriter in another phrasing."""
         if phrasing != self.current.phrasing:
-            await self._in_turn(lambda: self._take(self.current.index, phrasing))
+            await self._in_writer(lambda: self._switch(self.current.index, phrasing))
 
     async def refresh(self) -> bool:
-        """Takes up a newer version from the disk; what cannot be opened is left, and told."""
+        """Load a newer version from disk; one that cannot be opened is logged, and the old one stays."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
         try:
-            changed = await self._in_turn(self._reopen)
+            changed = await self._in_writer(self._reopen)
         except (OSError, ValueError) as error:
             self._seen, self.stale = stamp, str(error)
             self._metrics.reloads.labels("index", "failed").inc()
-            log.warning("the newer index is not taken up: %s", error)
+            log.warning("the newer index is not loaded: %s", error)
             return False
         if changed:
             self._metrics.reloads.labels("index", "done").inc()
@@ -99,10 +94,10 @@ class LiveCatalogue:
         return changed
 
     async def follow(self) -> None:
-        """Hears of changes as they happen; a folder says nothing, and is looked at by `refresh`."""
+        """Wait for notifications of changes; a folder sends none, `refresh` looks at it."""
 
     def close(self) -> None:
-        """Lets a change that is under way end, and takes no other."""
+        """Finish the running change, and take no other."""
         self._writer.shutdown(wait=True, cancel_futures=True)
 
     def _add(self, tools: Sequence[Tool]) -> Change:
@@ -112,34 +107,33 @@ class LiveCatalogue:
         return remove(self._folder, ids, self.current.index.context, WRITER_SECONDS)
 
     async def _write(self, change: Callable[[], Change]) -> Change:
-        if self._waiting >= MOST_WAITING:
-            raise overloaded("too many changes of the catalogue wait already")
+        if self._waiting >= MAX_WAITING:
+            raise overloaded("too many changes of the catalogue are waiting")
 
-        def both() -> Change:
-            done = change()
+        def write_and_reopen() -> Change:
+            outcome = change()
             self._reopen()
-            return done
+            return outcome
 
         try:
-            return await self._in_turn(both)
+            return await self._in_writer(write_and_reopen)
         except IndexBusy as error:
             raise Refusal(503, "busy", "another process is changing the catalogue; try again", 5.0) from error
         except OutOfDisk as error:
-            raise Refusal(507, "disk_full", "the server has no room left; nothing was changed") from error
+            raise Refusal(507, "disk_full", "the server's disk is full; nothing was changed") from error
         except BadInput as error:
-            raise Refusal(
-                422, "invalid", "the catalogue cannot be changed like this; a catalogue is never empty"
-            ) from error
+            message = "the catalogue does not allow this change; it must never be empty"
+            raise Refusal(422, "invalid", message) from error
         except (IndexMissing, IndexBroken) as error:
             log.error("the index on disk cannot be written: %s", error)
-            raise Refusal(503, "unavailable", "the catalogue cannot be written now; searching goes on") from error
+            message = "the catalogue cannot be written now; searches still work"
+            raise Refusal(503, "unavailable", message) from error
 
-    async def _in_turn(self, work: Callable[[], T]) -> T:
+    async def _in_writer(self, work: Callable[[], T]) -> T:
         self._waiting += 1
         try:
-            # Shielded: a caller who goes away does not leave half a change of ours behind.
-            running = asyncio.get_running_loop().run_in_executor(self._writer, work)
-            return await asyncio.shield(running)
+            # Shielded: if the caller leaves, the change is still completed.
+            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, work))
         finally:
             self._waiting -= 1
 
@@ -148,19 +142,17 @@ class LiveCatalogue:
         newer = self.current.index.refreshed()
         changed = newer is not self.current.index
         if changed:
-            self._take(newer, self.current.phrasing)
+            self._switch(newer, self.current.phrasing)
         self._seen, self.stale = stamp, ""
         return changed
 
-    def _take(self, index: Index, phrasing: str) -> None:
-        fresh = Snapshot(index, self.retriever, phrasing)
-        fresh.warm()
-        self.current = fresh  # one assignment: whoever reads it has the old one or the new one
+    def _switch(self, index: Index, phrasing: str) -> None:
+        self.current = Snapshot(index, self.retriever, phrasing)  # one assignment, so readers need no lock
         self._metrics.tools.set(len(index.tools))
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
-            facts = (self._folder / manifests.NAME).stat()
+            status = (self._folder / manifests.NAME).stat()
         except OSError:
             return None
-        return facts.st_mtime_ns, facts.st_ino, facts.st_size
+        return status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,8 +1,7 @@
-"""Keeps the catalogue in step with MCP servers: what they add is added, what they change is changed, what they no
-longer list is taken out.
+"""Keep the catalogue in sync with MCP servers: add, update and remove tools as their lists change.
 
-A server is asked when it says that its list has changed, and every so often in case it does not. A server that cannot
-be reached, or lists nothing at all (which is what one does that has not finished starting), changes nothing.
+A server's list is read when it sends a notification, and every `poll_seconds`. A server that cannot be reached, or
+lists no tools (as one does that is still starting), changes nothing.
 """
 
 from __future__ import annotations
@@ -10,93 +9,95 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import mcp_types as types
 from mcp import Client
 
-from pipelines.serve.catalogue.mcp_client import connected, failed, tools_of
+from pipelines.serve.catalogue.mcp_client import connect, read_tools, to_refusal
 from pipelines.serve.errors import Refusal
-from pipelines.serve.mcp.settings import McpSource
-from pipelines.serve.settings import Imports
+from pipelines.serve.settings import ImportRules, McpSource
 from retrievers.types import Tool
 
-LONGEST_PAUSE = 300.0
-"""Seconds between two tries to reach a server that is away."""
+MAX_PAUSE = 300.0
+"""Seconds between two attempts to reach a server."""
 log = logging.getLogger("rewrite-serve")
-Put = Callable[[Sequence[Tool]], Awaitable[object]]
 
 
-class Changing(Protocol):
-    """What of the live catalogue is needed here."""
+class ToolTarget(Protocol):
+    """The catalogue that a server's tools go into."""
+
+    async def put(self, tools: Sequence[Tool]) -> object:
+        """Add or replace tools."""
+        ...
 
     def tools_of(self, provider: str) -> list[str]:
         """Ids of a provider's tools."""
         ...
 
     async def remove(self, ids: Sequence[str]) -> object:
-        """Takes tools out."""
+        """Remove tools."""
         ...
 
 
-class Follower:
-    """Follows one server for as long as it runs."""
+class McpFollower:
+    """Follows one server."""
 
-    def __init__(self, source: McpSource, rules: Imports, put: Put, catalogue: Changing) -> None:
-        self._source, self._rules, self._put, self._catalogue = source, rules, put, catalogue
-        self._news = asyncio.Event()
+    def __init__(self, source: McpSource, rules: ImportRules, catalogue: ToolTarget) -> None:
+        self._source, self._rules, self._catalogue = source, rules, catalogue
+        self._changed = asyncio.Event()
         self._pause = 1.0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Follow the server until cancelled."""
         task = asyncio.current_task()
-        # A server that goes away at the same moment raises in place of the cancellation: the task still knows of it.
+        # If the server disconnects during a cancellation, its error replaces CancelledError; the task still knows.
         while task is not None and not task.cancelling():
             try:
-                async with connected(self._source, self._rules, message_handler=self._heard) as client:
+                async with connect(self._source, self._rules, message_handler=self._on_message) as client:
                     await self._follow(client)
             except Exception as error:  # the server went away, or was never there
-                told = failed(error).message
-                log.warning("MCP server %s: %s; the catalogue keeps what it has", self._source.name, told)
+                reason = to_refusal(error).message
+                log.warning("MCP server %s: %s; the catalogue keeps its tools", self._source.name, reason)
                 if task.cancelling():
                     return
-            await asyncio.sleep(min(self._pause, self._source.every_seconds))
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            await asyncio.sleep(min(self._pause, self._source.poll_seconds))
+            self._pause = min(2 * self._pause, MAX_PAUSE)
 
     async def _follow(self, client: Client) -> None:
         listening = asyncio.create_task(self._listen(client))
         try:
             while True:
-                self._news.clear()
-                await self._step(await tools_of(client, self._source.name, self._rules.seconds))
+                self._changed.clear()
+                await self._sync(await read_tools(client, self._source.name, self._rules.seconds))
                 self._pause = 1.0
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._source.every_seconds):
-                        await self._news.wait()
+                    async with asyncio.timeout(self._source.poll_seconds):
+                        await self._changed.wait()
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
 
-    async def _step(self, tools: Sequence[Tool]) -> None:
+    async def _sync(self, tools: Sequence[Tool]) -> None:
         if not tools:
-            log.warning("MCP server %s lists no tools; the catalogue keeps what it has", self._source.name)
+            log.warning("MCP server %s lists no tools; the catalogue keeps its tools", self._source.name)
             return
-        gone = set(self._catalogue.tools_of(self._source.name)) - {tool.id for tool in tools}
+        removed = set(self._catalogue.tools_of(self._source.name)) - {tool.id for tool in tools}
         try:
-            await self._put(tools)
-            if gone:
-                await self._catalogue.remove(sorted(gone))
-        except Refusal as refusal:  # the catalogue cannot be changed now: the next look tries again
+            await self._catalogue.put(tools)
+            if removed:
+                await self._catalogue.remove(sorted(removed))
+        except Refusal as refusal:  # the catalogue cannot be changed now: the next poll tries again
             log.warning("MCP server %s: %s", self._source.name, refusal.message)
 
     async def _listen(self, client: Client) -> None:
-        """Servers of 2026 tell what has changed where they are asked to; those that do not are asked now and then."""
+        """Subscribe to changes, as servers of 2026 offer; others are only polled."""
         with contextlib.suppress(Exception):
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
-                    self._news.set()
+                    self._changed.set()
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._news.set()
+            self._changed.set()

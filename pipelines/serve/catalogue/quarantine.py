@@ -1,10 +1,10 @@
-"""Tools that wait for an admin's word: one JSON file, replaced in one step, on the disk before anybody is told."""
+"""Quarantine: tools that wait for an admin's approval, in one JSON file that is replaced atomically."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -12,62 +12,54 @@ from threading import Lock
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
-NAME = "held.json"
-MOST = 10_000
+FILE = "quarantine.json"
+MAX_TOOLS = 10_000
 """Tools that may wait; a flood must not fill the disk."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A tool as it would come in, and why it has not."""
+class QuarantinedTool:
+    """A tool that waits, and the reasons."""
 
     tool: Tool
     reasons: tuple[str, ...]
-    """One sentence each."""
+    """One sentence per failed check."""
     flags: tuple[str, ...]
 
 
-class HeldTools:
-    """All that waits. Without a folder it is forgotten when the server ends."""
+class Quarantine:
+    """All tools that wait. Without a folder they are lost at a restart."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._path, self._turn = folder / NAME if folder else None, Lock()
-        self._held: dict[str, Held] = {}
+        self._path, self._lock = folder / FILE if folder else None, Lock()
+        self._tools: dict[str, QuarantinedTool] = {}
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
         if self._path and self._path.exists():
-            self._held = _read(self._path)
+            self._tools = _read(self._path)
 
     @property
-    def all(self) -> Mapping[str, Held]:
+    def tools(self) -> Mapping[str, QuarantinedTool]:
         """By id, oldest first."""
-        return self._held
+        return self._tools
 
-    def keep(self, new: Iterable[Held], gone: Iterable[str] = ()) -> None:
-        """Has tools wait; one that waits already is replaced. `gone`: ids that wait no longer, in the same step."""
-        self._change({each.tool.id: each for each in new}, set(gone))
-
-    def drop(self, ids: Sequence[str]) -> list[Tool]:
-        """Lets tools go, to wherever the caller brings them."""
-        found = [self._held[tool].tool for tool in ids if tool in self._held]
-        self._change({}, {tool.id for tool in found})
-        return found
-
-    def _change(self, new: Mapping[str, Held], gone: Set[str]) -> None:
-        with self._turn:
-            changed = {tool: each for tool, each in self._held.items() if tool not in gone} | dict(new)
-            if len(changed) > MOST and new:
-                raise BadInput(f"{MOST} tools wait already")
-            if changed == self._held:
+    def update(self, added: Iterable[QuarantinedTool], removed: Iterable[str] = ()) -> None:
+        """Add or replace tools, and remove others, in one step."""
+        new, gone = {item.tool.id: item for item in added}, set(removed)
+        with self._lock:
+            changed = {tool: item for tool, item in self._tools.items() if tool not in gone} | new
+            if len(changed) > MAX_TOOLS and new:
+                raise BadInput(f"{MAX_TOOLS} tools wait already")
+            if changed == self._tools:
                 return
             if self._path:
                 _write(self._path, changed)
-            self._held = changed
+            self._tools = changed
 
 
-def _write(path: Path, held: Mapping[str, Held]) -> None:
+def _write(path: Path, tools: Mapping[str, QuarantinedTool]) -> None:
     part = path.with_suffix(f".{os.getpid()}")
-    data = json.dumps([asdict(each) for each in held.values()], ensure_ascii=False).encode("utf-8", "replace")
+    data = json.dumps([asdict(item) for item in tools.values()], ensure_ascii=False).encode("utf-8", "replace")
     with part.open("wb") as stream:
         stream.write(data)
         stream.flush()
@@ -75,13 +67,13 @@ def _write(path: Path, held: Mapping[str, Held]) -> None:
     os.replace(part, path)
 
 
-def _read(path: Path) -> dict[str, Held]:
+def _read(path: Path) -> dict[str, QuarantinedTool]:
     try:
-        found = {}
+        tools = {}
         for facts in json.loads(path.read_bytes()):
-            parameters = tuple(Parameter(**one) for one in facts["tool"].pop("parameters"))
+            parameters = tuple(Parameter(**parameter) for parameter in facts["tool"].pop("parameters"))
             tool = Tool(**facts["tool"], parameters=parameters)
-            found[tool.id] = Held(tool, tuple(facts["reasons"]), tuple(facts["flags"]))
-        return found
+            tools[tool.id] = QuarantinedTool(tool, tuple(facts["reasons"]), tuple(facts["flags"]))
+        return tools
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadInput(f"{path} is damaged; move it away, and add the tools in it again") from error
+        raise BadInput(f"{path} is damaged; move it away, and add its tools again") from error

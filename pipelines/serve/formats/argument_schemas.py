@@ -1,8 +1,8 @@
-"""A tool's arguments as JSON Schema that OpenAI, Anthropic and MCP clients take, whatever the catalogue had.
+"""JSON Schema of a tool's arguments that OpenAI, Anthropic and MCP clients accept.
 
-The catalogue's own schema is kept where it is one. Type names of other languages are translated, references that lead
-nowhere are dropped, a choice between several objects at the top (which both APIs refuse) becomes one object with the
-properties of all. What still is no JSON Schema is made anew from the tool's parameters.
+A valid schema of the catalogue is kept. Otherwise it is repaired: type names of other languages are translated, broken
+references dropped, and a choice between objects at the top (which both APIs refuse) becomes one object with the
+properties of all. If it is still invalid, a schema is built from the tool's parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from retrievers.types import Parameter, Tool
 
 Schema = dict[str, Any]
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
-_OTHERS = {
+_TYPE_ALIASES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "time": "string", "char": "string",
     "file": "string", "enum": "string", "int": "integer", "long": "integer", "float": "number", "double": "number",
     "decimal": "number", "bool": "boolean", "list": "array", "tuple": "array", "set": "array", "dict": "object",
@@ -31,12 +31,12 @@ _OTHERS = {
 }  # fmt: skip
 _CHOICES = ("oneOf", "anyOf", "allOf", "not", "enum", "const", "if", "then", "else", "$ref", "$dynamicRef")
 _DROPPED = ("$schema", "$id", "$anchor", "$dynamicAnchor")
-_LEGAL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def arguments_of(tool: Tool) -> Schema:
-    """The schema of a tool's arguments: an object, always. Not to be changed: it is remembered."""
+    """The schema of a tool's arguments, always an object. Do not modify it: it is cached."""
     return _arguments(tool.schema, tool.parameters)
 
 
@@ -45,38 +45,34 @@ def _arguments(schema: str, parameters: tuple[Parameter, ...]) -> Schema:
     try:
         given = json.loads(schema) if schema else None
         if isinstance(given, dict):
-            for candidate in (given, _repaired(given, given)):
-                found = _object(candidate)
-                if _valid(found):
-                    return found
+            for candidate in (given, _repair(given, given)):
+                flat = _as_object(candidate)
+                if _is_valid(flat):
+                    return flat
     except (ValueError, RecursionError, BadInput):
-        pass  # no JSON, too deep, or not to be understood
+        pass  # no JSON, too deep, or too odd
     return _from_parameters(parameters)
 
 
-def renamed(schema: Schema) -> tuple[Schema, dict[str, str]]:
-    """The schema with property names that both APIs take, and what they stand for."""
-    properties, back, names = schema["properties"], dict[str, str](), dict[str, str]()
+def rename_properties(schema: Schema) -> tuple[Schema, dict[str, str]]:
+    """The schema with property names that both APIs accept, and a map from new names to the original ones."""
+    properties, originals, names = schema["properties"], dict[str, str](), dict[str, str]()
     for name in properties:
-        legal = name
-        if not _LEGAL.fullmatch(name):
+        names[name] = name
+        if not _LEGAL_NAME.fullmatch(name):
             plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:58].strip("_") or "argument"
-            legal = next(
-                each
-                for each in (plain, *(f"{plain}_{number}" for number in range(2, 10_000)))
-                if each not in properties and each not in back
-            )
-            back[legal] = name
-        names[name] = legal
-    if not back:
+            candidates = (plain, *(f"{plain}_{number}" for number in range(2, 10_000)))
+            legal = next(option for option in candidates if option not in properties and option not in originals)
+            names[name], originals[legal] = legal, name
+    if not originals:
         return schema, {}
-    found = {**schema, "properties": {names[name]: value for name, value in properties.items()}}
+    renamed = {**schema, "properties": {names[name]: value for name, value in properties.items()}}
     if "required" in schema:
-        found["required"] = [names.get(name, name) for name in schema["required"]]
-    return found, back
+        renamed["required"] = [names.get(name, name) for name in schema["required"]]
+    return renamed, originals
 
 
-def _valid(schema: Schema) -> bool:
+def _is_valid(schema: Schema) -> bool:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError:
@@ -87,12 +83,12 @@ def _valid(schema: Schema) -> bool:
 def _references(value: object) -> list[str]:
     if isinstance(value, dict):
         own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-        return own + [each for inner in value.values() for each in _references(inner)]
-    return [each for inner in value for each in _references(inner)] if isinstance(value, list) else []
+        return own + [reference for inner in value.values() for reference in _references(inner)]
+    return [reference for inner in value for reference in _references(inner)] if isinstance(value, list) else []
 
 
-def _object(schema: Mapping[str, Any]) -> Schema:
-    """One object at the top, without a choice there."""
+def _as_object(schema: Mapping[str, Any]) -> Schema:
+    """The schema as one object, without a choice at the top."""
     if any(key in schema for key in _CHOICES) or schema.get("type", "object") != "object":
         properties, required = properties_of(schema, "")
         definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
@@ -103,34 +99,34 @@ def _object(schema: Mapping[str, Any]) -> Schema:
         kept = {key: value for key, value in schema.items() if key not in _DROPPED}
     if not isinstance(kept.get("properties"), dict):
         kept["properties"] = {}
-    if isinstance(kept.get("required"), list):  # both APIs refuse what is required and not there
+    if isinstance(kept.get("required"), list):  # both APIs refuse a required property that is missing
         kept["required"] = [name for name in dict.fromkeys(map(str, kept["required"])) if name in kept["properties"]]
     return {**kept, "type": "object"}
 
 
-def _repaired(value: Any, root: Schema) -> Any:
-    """A schema with what is commonly wrong in it put right; what cannot be understood is left out."""
+def _repair(value: Any, root: Schema) -> Any:
+    """A copy with common mistakes corrected; keywords that cannot be understood are left out."""
     if not isinstance(value, dict):
         return value if isinstance(value, bool) else {}
-    found: Schema = {}
+    repaired: Schema = {}
     for key, inner in value.items():
         if key in _MAPS and isinstance(inner, dict):
-            found[key] = {name: _repaired(each, root) for name, each in inner.items()}
+            repaired[key] = {name: _repair(child, root) for name, child in inner.items()}
         elif key in ("items", "additionalProperties", "not", "contains"):
-            found[key] = _repaired(inner[0] if isinstance(inner, list) and inner else inner, root)
+            repaired[key] = _repair(inner[0] if isinstance(inner, list) and inner else inner, root)
         elif key in ("oneOf", "anyOf", "allOf") and isinstance(inner, list) and inner:
-            found[key] = [_repaired(each, root) for each in inner]
-        elif (kept := _word(key, inner, root)) is not None:
-            found[key] = kept
-    return found
+            repaired[key] = [_repair(child, root) for child in inner]
+        elif (kept := _repair_keyword(key, inner, root)) is not None:
+            repaired[key] = kept
+    return repaired
 
 
-def _word(key: str, inner: Any, root: Schema) -> Any:
-    """The value of a keyword that holds no schema; None where it is not kept."""
+def _repair_keyword(key: str, inner: Any, root: Schema) -> Any:
+    """The value of a keyword that holds no schema; None to drop it."""
     match key:
         case "type":
-            kinds = [_type(each) for each in (inner if isinstance(inner, list) else [inner])]
-            known = [each for each in dict.fromkeys(kinds) if each]
+            types = [_type(name) for name in (inner if isinstance(inner, list) else [inner])]
+            known = [name for name in dict.fromkeys(types) if name]
             return known if len(known) > 1 else known[0] if known else None
         case "required" if isinstance(inner, list):
             return list(dict.fromkeys(name for name in inner if isinstance(name, str)))
@@ -147,15 +143,18 @@ def _word(key: str, inner: Any, root: Schema) -> Any:
 
 def _type(name: object) -> str | None:
     folded = name.strip().casefold() if isinstance(name, str) else ""
-    return folded if folded in TYPES else _OTHERS.get(folded)
+    return folded if folded in TYPES else _TYPE_ALIASES.get(folded)
 
 
 def _from_parameters(parameters: tuple[Parameter, ...]) -> Schema:
     properties: Schema = {}
-    for one in parameters:
-        told = re.match(r"[A-Za-z]+", one.type)
-        kind = _type(told.group()) if told else None
-        said = one.description if kind or not one.type else f"{one.description} ({one.type})".strip()
-        properties[one.name] = {**({"type": kind} if kind else {}), **({"description": said} if said else {})}
-    required = list(dict.fromkeys(one.name for one in parameters if one.required))
+    for parameter in parameters:
+        word = re.match(r"[A-Za-z]+", parameter.type)
+        type_name, text = _type(word.group()) if word else None, parameter.description
+        if parameter.type and not type_name:
+            text = f"{text} ({parameter.type})".strip()
+        properties[parameter.name] = {
+            **({"type": type_name} if type_name else {}), **({"description": text} if text else {})
+        }  # fmt: skip
+    required = list(dict.fromkeys(parameter.name for parameter in parameters if parameter.required))
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}

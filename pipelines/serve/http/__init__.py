@@ -1,1 +1,1 @@
-"""The HTTP application: routes, guard, keys."""
+"""HTTP routes, and the guard in front of them."""

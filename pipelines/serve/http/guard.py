@@ -1,4 +1,4 @@
-"""Stands before every route: who is calling, how much of it, and whether there is room. Nothing is parsed before."""
+"""ASGI guard in front of all routes: checks host, key, size and load before anything is parsed, and logs requests."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from typing import Any
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.keys import Caller, Gate
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.settings import Limits
+from pipelines.serve.settings import RequestLimits
 from pipelines.serve.tracing import span
 
-Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-OPEN = {"/healthz", "/readyz", "/", "/report"}
-"""Routes for those who only want to know whether the server lives, and the page, which holds nothing of anybody's."""
+OPEN_PATHS = {"/healthz", "/readyz", "/", "/report"}
+"""Health checks and the page, which hold no private data: no key is needed."""
 OPEN_FOLDER = "/page/"
-"""The page's files."""
 PROBE = Caller("probe", frozenset())
-"""Whoever calls those."""
-MOST_HEADER_BYTES = 16_384
-HEADERS = (
+"""The caller of an open path."""
+MAX_HEADER_BYTES = 16_384
+SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
@@ -41,80 +39,90 @@ log = logging.getLogger("rewrite-serve.access")
 class Guard:
     """An ASGI application around another."""
 
-    def __init__(self, app: App, gate: Gate, limits: Limits, hosts: frozenset[str], metrics: Metrics) -> None:
-        """`hosts`: the names by which the server may be addressed; empty: any."""
+    def __init__(self, app: App, gate: Gate, limits: RequestLimits, hosts: frozenset[str], metrics: Metrics) -> None:
+        """`hosts`: host names that callers may use; empty: any."""
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
         self._in_flight = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, name = time.monotonic(), 500, secrets.token_hex(8)
+        started, status, request_id = time.monotonic(), 500, secrets.token_hex(8)
 
-        async def answer(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = {header for header, _ in message["headers"]}
-                usual = [header for header in HEADERS if header[0] not in given]
-                message["headers"] = [*message["headers"], *usual, (b"x-request-id", name.encode())]
+                missing = [header for header in SECURITY_HEADERS if header[0] not in given]
+                message["headers"] = [*message["headers"], *missing, (b"x-request-id", request_id.encode())]
             await send(message)
 
         caller: Caller | None = None
         try:
             with span("request", method=scope["method"]):
-                caller = self._admitted(scope)
-                await self._within(caller, scope, receive, answer)
+                caller = self._admit(scope)
+                await self._handle(caller, scope, receive, send_with_headers)
         except Refusal as refusal:
             self._metrics.refused.labels(refusal.code).inc()
-            await _refuse(answer, refusal)
+            await send_refusal(send_with_headers, refusal)
         except ConnectionError:
-            status = 499  # the caller has gone; there is nobody to answer
+            status = 499  # the caller has disconnected
         finally:
-            self._tell(scope, status, time.monotonic() - started, caller, name)
+            route, seconds = getattr(scope.get("route"), "path", "other"), time.monotonic() - started
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.latency.labels(route).observe(seconds)
+            name = caller.name if caller else "-"
+            log.info("%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, name, request_id)
 
-    def _admitted(self, scope: Scope) -> Caller:
-        """The caller, if what can be told of the request without its body is in order."""
-        headers = _Headers(scope["headers"])
-        if headers.size > MOST_HEADER_BYTES:
-            raise Refusal(431, "headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes")
-        if self._hosts and _host(headers.one("host") or "") not in self._hosts:
+    def _admit(self, scope: Message) -> Caller:
+        """Check everything that is known before the body, and return the caller."""
+        pairs = scope["headers"]
+        if sum(len(name) + len(value) for name, value in pairs) > MAX_HEADER_BYTES:
+            raise Refusal(431, "headers_too_large", f"the headers are larger than {MAX_HEADER_BYTES} bytes")
+
+        def header(name: str) -> str | None:
+            values = [value for key, value in pairs if key.lower() == name.encode()]
+            if len(values) > 1:
+                raise Refusal(400, "bad_request", f"the header {name} is sent twice")
+            return values[0].decode("latin-1") if values else None
+
+        if self._hosts and host_name(header("host") or "") not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer by that name")
-        if scope["path"] in OPEN or scope["path"].startswith(OPEN_FOLDER):
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_FOLDER):
             return PROBE
-        caller = self._gate.admit(headers.one("authorization"), headers.one("x-api-key"))
-        length = headers.one("content-length") or "0"
-        if length != "0" or headers.one("transfer-encoding"):  # web pages can send other kinds unasked
-            kind = (headers.one("content-type") or "").partition(";")[0].strip().lower()
-            if kind != "application/json":
+        caller = self._gate.admit(header("authorization"), header("x-api-key"))
+        length = header("content-length") or "0"
+        if length != "0" or header("transfer-encoding"):  # web pages can send other types without a preflight
+            media_type = (header("content-type") or "").partition(";")[0].strip().lower()
+            if media_type != "application/json":
                 raise Refusal(415, "unsupported_media_type", "send the body as application/json")
         if not (length.isascii() and length.isdigit()) or int(length[:20]) > self._limits.bytes:
             raise self._too_large()
         return caller
 
-    async def _within(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle(self, caller: Caller, scope: Message, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["caller"] = caller
-        if caller is PROBE:  # nobody in particular: he takes no place from others, and no body of his is waited for
-            await self._app(scope, _replayed(b"", receive), send)
+        if caller is PROBE:  # counts against no limit, and its body is not read
+            await self._app(scope, _replay(b"", receive), send)
             return
         if self._in_flight >= self._limits.in_flight:
-            raise overloaded("too many requests are under way")
+            raise overloaded("too many requests are running")
         caller.enter()
-        self._count(1)
+        self._count_in_flight(1)
         try:
-            await self._app(scope, await self._whole(receive), send)
+            await self._app(scope, _replay(await self._read_body(receive), receive), send)
         finally:
-            self._count(-1)
+            self._count_in_flight(-1)
             caller.leave()
 
-    def _count(self, more: int) -> None:
-        self._in_flight += more
+    def _count_in_flight(self, change: int) -> None:
+        self._in_flight += change
         self._metrics.in_flight.set(self._in_flight)
 
-    async def _whole(self, receive: Receive) -> Receive:
-        """The body, in time and not too much of it, to be read again by the route."""
+    async def _read_body(self, receive: Receive) -> bytes:
         body, more = bytearray(), True
         try:
             async with asyncio.timeout(self._limits.body_seconds):
@@ -128,35 +136,14 @@ class Guard:
                         raise self._too_large()
         except TimeoutError:
             raise Refusal(408, "timeout", "the body did not arrive in time") from None
-        return _replayed(bytes(body), receive)
+        return bytes(body)
 
     def _too_large(self) -> Refusal:
         return Refusal(413, "too_large", f"the body is larger than {self._limits.bytes} bytes")
 
-    def _tell(self, scope: Scope, status: int, seconds: float, caller: Caller | None, name: str) -> None:
-        route = getattr(scope.get("route"), "path", "other")
-        self._metrics.requests.labels(route, status).inc()
-        self._metrics.latency.labels(route).observe(seconds)
-        who = caller.name if caller else "-"
-        log.info("%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, who, name)
 
-
-class _Headers:
-    """A request's headers; what must be there once at the most is refused twice."""
-
-    def __init__(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        self._pairs = pairs
-        self.size = sum(len(name) + len(value) for name, value in pairs)
-
-    def one(self, wanted: str) -> str | None:
-        found = [value for name, value in self._pairs if name.lower() == wanted.encode()]
-        if len(found) > 1:
-            raise Refusal(400, "bad_request", f"the header {wanted} stands there twice")
-        return found[0].decode("latin-1") if found else None
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A body to be read again, and then whatever comes."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns the body, then what follows it."""
     parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replay() -> Message:
@@ -165,36 +152,33 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _host(told: str) -> str:
+def host_name(header: str) -> str:
     """The name in a Host header, without the port."""
-    name = told.rpartition("]")[0] + "]" if told.startswith("[") else told.partition(":")[0]
+    name = header.rpartition("]")[0] + "]" if header.startswith("[") else header.partition(":")[0]
     return name.lower()
 
 
-async def _refuse(send: Send, refusal: Refusal) -> None:
+async def send_refusal(send: Send, refusal: Refusal) -> None:
+    """Send a refusal as an ASGI response."""
     body = error_body(refusal.code, refusal.message)
-    await send({"type": "http.response.start", "status": refusal.status, "headers": _error_headers(refusal, body)})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in refusal_headers(refusal).items()]
+    if refusal.status in (408, 413, 431):  # the rest of the body is not read
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def error_body(code: str, message: str) -> bytes:
-    """The one shape of every error."""
+    """The body of every error."""
     return json.dumps({"error": {"code": code, "message": message}}).encode()
 
 
-def _error_headers(refusal: Refusal, body: bytes) -> list[tuple[bytes, bytes]]:
-    found = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    found += [(name.lower().encode(), value.encode()) for name, value in refusal_headers(refusal).items()]
-    if refusal.status in (408, 413, 431):  # the rest of the body is not read
-        found.append((b"connection", b"close"))
-    return found
-
-
 def refusal_headers(refusal: Refusal) -> dict[str, str]:
-    """What a refusal says beside its body."""
-    found = {}
+    """Headers of a refusal."""
+    headers = {}
     if refusal.retry_after is not None:
-        found["Retry-After"] = str(max(1, -(-int(1000 * refusal.retry_after) // 1000)))
+        headers["Retry-After"] = str(max(1, -(-int(1000 * refusal.retry_after) // 1000)))
     if refusal.status == 401:
-        found["WWW-Authenticate"] = "Bearer"
-    return found
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers

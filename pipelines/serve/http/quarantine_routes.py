@@ -1,4 +1,4 @@
-"""Tools that wait, for admins: seen, approved, thrown away."""
+"""Admin routes for tools in quarantine: list, approve, reject."""
 
 from __future__ import annotations
 
@@ -6,41 +6,42 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from pipelines.serve.http.routes import BODY, Parts, Who, allow, errors, reply
-from pipelines.serve.http.tool_routes import changed, shown
-from pipelines.serve.schemas import held as held_wire
-from pipelines.serve.schemas import search as wire
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, reply
+from pipelines.serve.http.tool_routes import change_out, tool_out
+from pipelines.serve.schemas import tools as schemas
 
 admin = APIRouter(tags=["admin"])
 
 
-@admin.get("/v1/admin/held", response_model=held_wire.WaitingPage, responses=errors(422))
-async def list_held(parts: Parts, who: Who, limit: Annotated[int, Query(ge=1, le=500)] = 100) -> Response:
-    """Tools that wait, with what the catalogue has in their place."""
-    allow(who, "admin")
-    held, tools = list(parts.admission.held.all.values()), parts.catalogue.current.index.tools
+@admin.get("/v1/admin/held", response_model=schemas.QuarantinePage, responses=errors(422))
+async def list_held(
+    gateway: GatewayDep, caller: CallerDep, limit: Annotated[int, Query(ge=1, le=500)] = 100
+) -> Response:
+    """List tools in quarantine, with the catalogue's version of each."""
+    caller.charge("admin")
+    waiting, tools = list(gateway.admission.quarantine.tools.values()), gateway.catalogue.current.index.tools
     page = [
-        held_wire.WaitingTool(
-            id=each.tool.id,
-            flags=list(each.flags),
-            reasons=list(each.reasons),
-            tool=shown(each.tool),
-            now=shown(tools[each.tool.id]) if each.tool.id in tools else None,
+        schemas.QuarantinedToolOut(
+            id=item.tool.id,
+            flags=list(item.flags),
+            reasons=list(item.reasons),
+            tool=tool_out(item.tool),
+            now=tool_out(tools[item.tool.id]) if item.tool.id in tools else None,
         )
-        for each in held[:limit]
+        for item in waiting[:limit]
     ]
-    return reply(held_wire.WaitingPage(tools=page, total=len(held)))
+    return reply(schemas.QuarantinePage(tools=page, total=len(waiting)))
 
 
-@admin.post("/v1/admin/held/approve", response_model=wire.ChangeOut, responses=errors(*BODY, 404, 503, 507))
-async def approve_held(body: held_wire.HeldRequest, parts: Parts, who: Who) -> Response:
-    """Lets tools in. They can be searched for when this is answered."""
-    allow(who, "admin")
-    return reply(changed(await parts.admission.approve(body.ids)))
+@admin.post("/v1/admin/held/approve", response_model=schemas.ChangeOut, responses=errors(*BODY, 404, 503, 507))
+async def approve_held(body: schemas.QuarantineRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
+    """Move tools into the catalogue; searches find them from now on."""
+    caller.charge("admin")
+    return reply(change_out(await gateway.admission.approve(body.ids)))
 
 
-@admin.post("/v1/admin/held/reject", response_model=held_wire.RejectedResponse, responses=errors(*BODY))
-async def reject_held(body: held_wire.HeldRequest, parts: Parts, who: Who) -> Response:
-    """Throws tools away that wait."""
-    allow(who, "admin")
-    return reply(held_wire.RejectedResponse(rejected=await parts.admission.reject(body.ids)))
+@admin.post("/v1/admin/held/reject", response_model=schemas.RejectedResponse, responses=errors(*BODY))
+async def reject_held(body: schemas.QuarantineRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
+    """Delete tools from quarantine."""
+    caller.charge("admin")
+    return reply(schemas.RejectedResponse(rejected=await gateway.admission.reject(body.ids)))

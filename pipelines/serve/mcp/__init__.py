@@ -1,1 +1,1 @@
-"""MCP: server, client, following remote servers."""
+"""The catalogue as an MCP server."""

@@ -1,1 +1,1 @@
-"""The page at `/`: plain HTML, CSS and JavaScript, and the few routes that only it needs."""
+"""The web page at `/`: plain HTML, CSS and JavaScript, and the routes that only the page uses."""

@@ -1,4 +1,4 @@
-"""The page's files, read once. All but the HTML live under the hash of all of them, so browsers keep them for good."""
+"""The page's files, read once. Their URLs contain a hash of all files, so browsers cache them for good."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _OWN = "default-src 'none'; img-src 'self'; connect-src 'self'"
 POLICY = (
     f"{_OWN}; script-src 'self'; style-src 'self'; {_NOWHERE}; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""The page's: own files only, and no text can become markup, whatever its scripts do."""
+"""Of the page: own files only, and trusted types, so that no script can turn text into markup."""
 _SCRIPT = b64encode(sha256((REPORT / "script.js").read_bytes()).digest()).decode()
 REPORT_POLICY = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_SCRIPT}'; {_NOWHERE}; sandbox allow-scripts"
 )
-"""A report's: its drawings have styles of their own; it runs the one script that our reports have, and that nowhere."""
+"""Of a report: inline styles for its charts, the one script of our reports, and no network."""
 FRAME_POLICY = f"{_OWN}; script-src 'self' 'sha256-{_SCRIPT}'; style-src 'self' 'unsafe-inline'; {_NOWHERE}"
-"""Of the page around a report, which the report in its frame inherits."""
+"""Of the page around a report; the report's frame inherits it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Assets:
     """All files of the page."""
 
     def __init__(self) -> None:
-        found = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
-        whole = sha256(b"".join(name.encode() + b"\0" + sha256(data).digest() for name, data in found.items()))
+        files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+        whole = sha256(b"".join(name.encode() + b"\0" + sha256(data).digest() for name, data in files.items()))
         self.version = whole.hexdigest()[:16]
         self._files = {
             name: self._asset(name, data.replace(b"VERSION", self.version.encode()) if name.endswith(".html") else data)
-            for name, data in found.items()
+            for name, data in files.items()
         }
 
     def page(self, name: str) -> Asset:
@@ -57,7 +57,7 @@ class Assets:
         return self._files[f"{name}.html"]
 
     def find(self, version: str, name: str) -> Asset | None:
-        """Another file; None where there is none, or not any more."""
+        """Another file of this version; None if there is none."""
         known = version == self.version and not name.endswith(".html")
         return self._files.get(name) if known else None
 

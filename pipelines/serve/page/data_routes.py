@@ -1,11 +1,10 @@
-"""What the page asks beside searching: what is here, labels to choose from, a pasted catalogue read, reports."""
+"""Routes that only the page uses: the server's state, labels, reading a pasted catalogue, reports."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated
 from weakref import WeakKeyDictionary
@@ -14,69 +13,69 @@ from fastapi import APIRouter, Path, Response
 
 from pipelines.serve.catalogue.fetch import read_tools
 from pipelines.serve.catalogue.live_index import Snapshot
-from pipelines.serve.http.routes import BODY, Parts, Who, allow, errors, models, reply
-from pipelines.serve.http.tool_routes import shown
-from pipelines.serve.page import reports
-from pipelines.serve.page import schemas as wire
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
+from pipelines.serve.http.tool_routes import tool_out
+from pipelines.serve.page import reports, schemas
 from pipelines.serve.page.assets import REPORT_POLICY
 from retrievers.types import Tool
 
-MOST_LABELS = 500
+MAX_LABELS = 500
 router = APIRouter(tags=["page"])
-_labels: WeakKeyDictionary[Snapshot, wire.LabelsResponse] = WeakKeyDictionary()
+_labels: WeakKeyDictionary[Snapshot, schemas.LabelsResponse] = WeakKeyDictionary()
 
 
-@router.get("/v1/about", response_model=wire.AboutResponse, responses=errors())
-async def about(parts: Parts, who: Who) -> Response:
-    """What answers here, and what this caller may do. Any key will do."""
-    config, loaded = parts.config, parts.models.rewriting.loaded if parts.models else None
-    found = wire.AboutResponse(
-        caller=who.name,
-        scopes=sorted(who.scopes),
-        tools=len(parts.catalogue.current.index.tools),
-        models=models(parts).models,
-        asks=loaded.fusion.raw < 1 if loaded else parts.models is not None,
+@router.get("/v1/about", response_model=schemas.AboutResponse, responses=errors())
+async def about(gateway: GatewayDep, caller: CallerDep) -> Response:
+    """The server's models and limits, and the caller's scopes. Any key will do."""
+    config, rewriter = gateway.config, gateway.rewriter
+    loaded = rewriter.dispatcher.loaded if rewriter else None
+    body = schemas.AboutResponse(
+        caller=caller.name,
+        scopes=sorted(caller.scopes),
+        tools=len(gateway.catalogue.current.index.tools),
+        models=describe_models(gateway).models,
+        asks=loaded.fusion.raw < 1 if loaded else rewriter is not None,
         deadline_ms=config.deadline_ms,
-        longest_deadline_ms=config.longest_deadline_ms,
-        limits=wire.Limits(
-            bytes=config.limits.bytes,
-            characters=config.limits.characters,
-            places=config.limits.places,
-            tools=config.limits.tools,
-        ),
+        max_deadline_ms=config.max_deadline_ms,
+        limits=schemas.LimitsOut.model_validate(config.limits, from_attributes=True),
         reports=len(config.reports),
     )
-    return reply(found)
+    return reply(body)
 
 
-@router.get("/v1/labels", response_model=wire.LabelsResponse, responses=errors())
-async def list_labels(parts: Parts, who: Who) -> Response:
-    """Providers and categories to choose from."""
-    allow(who, "search")
-    snapshot = parts.catalogue.current
+@router.get("/v1/labels", response_model=schemas.LabelsResponse, responses=errors())
+async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
+    """List providers and categories."""
+    caller.charge("search")
+    snapshot = gateway.catalogue.current
     if snapshot not in _labels:
-        _labels[snapshot] = await asyncio.to_thread(_counted, snapshot)
+        _labels[snapshot] = await asyncio.to_thread(_count_labels, snapshot)
     return reply(_labels[snapshot])
 
 
-@router.post("/v1/catalogue/read", response_model=wire.ReadResponse, responses=errors(*BODY))
-async def read_catalogue(body: wire.ReadRequest, parts: Parts, who: Who) -> Response:
-    """The tools of a catalogue that is sent as text, for `PUT /v1/tools`; nothing is changed by reading."""
-    allow(who, "write")
-    document = body.document.encode("utf-8", "replace")
-    found = await asyncio.to_thread(read_tools, document, body.format)
+@router.post("/v1/catalogue/read", response_model=schemas.ReadResponse, responses=errors(*BODY))
+async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
+    """Read the tools of a catalogue that is sent as text, for `PUT /v1/tools`; changes nothing."""
+    caller.charge("write")
+    tools = await asyncio.to_thread(read_tools, body.document.encode("utf-8", "replace"), body.format)
     if provider := body.provider.strip():
-        found = [tool if tool.provider else _of(provider, tool) for tool in found]
-    known = parts.catalogue.current.index.tools
-    tools = [_read(tool, known.get(tool.id)) for tool in found]
-    return reply(wire.ReadResponse.model_construct(tools=tools))
+        tools = [
+            tool if tool.provider else replace(tool, id=f"{provider}/{tool.id}", provider=provider) for tool in tools
+        ]
+    known = gateway.catalogue.current.index.tools
+    compared = [
+        schemas.ReadTool.model_construct(**dict(tool_out(tool)), state=_compare(tool, known.get(tool.id)))
+        for tool in tools
+    ]
+    return reply(schemas.ReadResponse.model_construct(tools=compared))
 
 
-@router.get("/v1/reports", response_model=wire.ReportsResponse, responses=errors())
-async def list_reports(parts: Parts, who: Who) -> Response:
-    """The runs whose reports can be looked at."""
-    allow(who, "search")
-    return reply(wire.ReportsResponse(reports=await asyncio.to_thread(reports.listed, parts.config.reports)))
+@router.get("/v1/reports", response_model=schemas.ReportsResponse, responses=errors())
+async def list_reports(gateway: GatewayDep, caller: CallerDep) -> Response:
+    """List the reports that the config names."""
+    caller.charge("search")
+    listed = await asyncio.to_thread(reports.list_reports, gateway.config.reports)
+    return reply(schemas.ReportsResponse(reports=listed))
 
 
 @router.get(
@@ -85,44 +84,40 @@ async def list_reports(parts: Parts, who: Who) -> Response:
     responses={**errors(404, 422), 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 async def get_report(
-    name: Annotated[str, Path(min_length=1, max_length=64, description="As the list has it.")], parts: Parts, who: Who
+    name: Annotated[str, Path(min_length=1, max_length=64, description="A name of the list.")],
+    gateway: GatewayDep,
+    caller: CallerDep,
 ) -> Response:
-    """A run's report, one page of HTML; it may run its own script alone, and reach nothing."""
-    allow(who, "search")
-    data = await asyncio.to_thread(reports.read, parts.config.reports, name)
+    """A run's report as one HTML page; its policy allows only its own script, and no network."""
+    caller.charge("search")
+    data = await asyncio.to_thread(reports.read_report, gateway.config.reports, name)
     headers = {"Content-Security-Policy": REPORT_POLICY, "Cross-Origin-Resource-Policy": "same-origin"}
     return Response(data, headers=headers, media_type="text/html; charset=utf-8")
 
 
-def _counted(snapshot: Snapshot) -> wire.LabelsResponse:
-    providers, categories = Counter[str](), Counter[str]()
-    for tool in snapshot.index.tools.values():
-        providers[tool.provider] += 1
-        categories[tool.category] += 1
-    return wire.LabelsResponse(providers=_most(providers), categories=_most(categories))
+def _count_labels(snapshot: Snapshot) -> schemas.LabelsResponse:
+    tools = list(snapshot.index.tools.values())
+    counts = Counter(tool.provider for tool in tools), Counter(tool.category for tool in tools)
+    providers, categories = (
+        [
+            schemas.LabelOut(label=label, tools=number)
+            for label, number in sorted(count.items(), key=lambda item: (-item[1], item[0]))
+            if label
+        ][:MAX_LABELS]
+        for count in counts
+    )
+    return schemas.LabelsResponse(providers=providers, categories=categories)
 
 
-def _most(counted: Counter[str]) -> list[wire.Label]:
-    order: Iterable[tuple[str, int]] = sorted(counted.items(), key=lambda each: (-each[1], each[0]))
-    return [wire.Label(label=label, tools=tools) for label, tools in order if label][:MOST_LABELS]
+def _compare(tool: Tool, known: Tool | None) -> str:
+    """new, changed or same; the spacing of JSON schemas does not count."""
+    if known is None:
+        return "new"
+    same = replace(tool, schema="") == replace(known, schema="") and _parse(tool.schema) == _parse(known.schema)
+    return "same" if same else "changed"
 
 
-def _of(provider: str, tool: Tool) -> Tool:
-    """The tool as an MCP answer that names its server has it."""
-    return replace(tool, id=f"{provider}/{tool.id}", provider=provider)
-
-
-def _read(tool: Tool, known: Tool | None) -> wire.ReadTool:
-    state = "new" if known is None else "same" if _alike(tool, known) else "changed"
-    return wire.ReadTool.model_construct(**dict(shown(tool)), state=state)
-
-
-def _alike(one: Tool, other: Tool) -> bool:
-    """The same but for how their schemas are spaced."""
-    return replace(one, schema="") == replace(other, schema="") and _value(one.schema) == _value(other.schema)
-
-
-def _value(schema: str) -> object:
+def _parse(schema: str) -> object:
     try:
         return json.loads(schema) if schema else None
     except ValueError:

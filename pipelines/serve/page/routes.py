@@ -1,4 +1,4 @@
-"""The page itself and its files. They hold nothing of the catalogue, so they need no key."""
+"""Routes of the page and its files. They hold no data of the catalogue, so they need no key."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def page(request: Request) -> Response:
-    """Ask, browse, add, look at reports."""
-    return _fresh(request, ASSETS.page("index"), POLICY)
+    """The page: ask, browse, add, view reports."""
+    return _send_page(request, ASSETS.page("index"), POLICY)
 
 
 @router.get("/report")
 async def report(request: Request) -> Response:
-    """What a report is shown in: it fetches the report with the caller's key, which a plain link could not send."""
-    return _fresh(request, ASSETS.page("report"), FRAME_POLICY)
+    """The frame of a report: it fetches the report with the caller's key, which a plain link cannot send."""
+    return _send_page(request, ASSETS.page("report"), FRAME_POLICY)
 
 
 @router.get("/page/{version}/{name}")
 async def file(version: str, name: str) -> Response:
-    """A file of the page; its address changes with its content."""
+    """A file of the page; its URL changes with its content."""
     asset = ASSETS.find(version, name)
     if asset is None:
-        raise Refusal(404, "not_found", "there is no such file, or not any more; load the page again")
-    return _sent(asset, {"Cache-Control": "public, max-age=31536000, immutable"})
+        raise Refusal(404, "not_found", "there is no such file; load the page again")
+    return _send(asset, {"Cache-Control": "public, max-age=31536000, immutable"})
 
 
-def _fresh(request: Request, asset: Asset, policy: str) -> Response:
+def _send_page(request: Request, asset: Asset, policy: str) -> Response:
     headers = {
         "ETag": asset.etag,
         "Cache-Control": "no-cache",
@@ -41,9 +41,9 @@ def _fresh(request: Request, asset: Asset, policy: str) -> Response:
     }
     if asset.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return _sent(asset, headers)
+    return _send(asset, headers)
 
 
-def _sent(asset: Asset, headers: dict[str, str]) -> Response:
+def _send(asset: Asset, headers: dict[str, str]) -> Response:
     own = {"Content-Type": asset.type, "Cross-Origin-Resource-Policy": "same-origin"}
     return Response(asset.data, headers={**own, **headers})

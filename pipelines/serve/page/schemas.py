@@ -1,83 +1,80 @@
-"""What only the page asks for, on the wire."""
+"""Request and response bodies of the routes that only the page uses."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from pipelines.serve.schemas.search import ToolOut
-from pipelines.serve.schemas.state import ModelOut
+from pipelines.serve.schemas.base import RequestModel, ResponseModel
+from pipelines.serve.schemas.server import ModelOut
+from pipelines.serve.schemas.tools import ToolOut
 
 Format = Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"]
 
 
-class _Out(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Limits(_Out):
-    """What one request may have."""
+class LimitsOut(ResponseModel):
+    """Limits of one request."""
 
     bytes: int
     characters: int
-    places: int
+    k: int
     tools: int
 
 
-class AboutResponse(_Out):
-    """What answers here, and what this caller may do."""
+class AboutResponse(ResponseModel):
+    """The server's models and limits, and the caller's scopes."""
 
     caller: str = Field(description="The key's name.")
     scopes: list[str]
     tools: int
     models: list[ModelOut]
-    asks: bool = Field(description="Whether `rewrite: auto` asks the rewriter, as its card says.")
+    asks: bool = Field(description="true: `rewrite: auto` asks the rewriter, as its card advises.")
     deadline_ms: int
-    longest_deadline_ms: int
-    limits: Limits
-    reports: int = Field(description="How many reports there are to look at.")
+    max_deadline_ms: int
+    limits: LimitsOut
+    reports: int = Field(description="Number of reports.")
 
 
-class Label(_Out):
-    """A provider or a category, and how many tools have it."""
+class LabelOut(ResponseModel):
+    """A provider or a category, and the number of its tools."""
 
     label: str
     tools: int
 
 
-class LabelsResponse(_Out):
-    """Those with the most tools, at most 500 each."""
+class LabelsResponse(ResponseModel):
+    """Providers and categories with the most tools, at most 500 each."""
 
-    providers: list[Label]
-    categories: list[Label]
+    providers: list[LabelOut]
+    categories: list[LabelOut]
 
 
-class ReadRequest(BaseModel):
-    """A catalogue, as text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class ReadRequest(RequestModel):
+    """A catalogue as text."""
 
     document: Annotated[str, Field(min_length=1)]
-    format: Format | None = Field(default=None, description="null: told by the content.")
+    format: Format | None = Field(default=None, description="null: detected from the content.")
     provider: Annotated[str, Field(max_length=200)] = Field(
-        default="", description="Whose tools they are, where the document does not say; their ids then begin with it."
+        default="", description="Provider of tools without one; their ids then begin with it."
     )
 
 
 class ReadTool(ToolOut):
-    """A tool of that catalogue."""
+    """A tool of the catalogue that was read."""
 
-    state: Literal["new", "changed", "same"] = Field(description="Beside the tool of the same id that is here already.")
+    state: Literal["new", "changed", "same"] = Field(
+        description="Compared with the tool of the same id in the live catalogue."
+    )
 
 
-class ReadResponse(_Out):
-    """What the catalogue holds; nothing was changed."""
+class ReadResponse(ResponseModel):
+    """The tools that were read; the live catalogue is not changed."""
 
     tools: list[ReadTool]
 
 
-class ReportOut(_Out):
+class ReportOut(ResponseModel):
     """A run's report."""
 
     name: str
@@ -86,7 +83,7 @@ class ReportOut(_Out):
     written: float | None = Field(description="Seconds since 1970; null: the run has no report yet.")
 
 
-class ReportsResponse(_Out):
+class ReportsResponse(ResponseModel):
     """All reports that the config names."""
 
     reports: list[ReportOut]

@@ -1,1 +1,1 @@
-"""The rewriter behind the server: engines, vLLM process, breaker, cache."""
+"""The rewriter behind the server: engines, vLLM process, circuit breaker, cache."""

@@ -1,4 +1,4 @@
-"""The rewrites of late, by model, sampling and prompt: the prompt holds the template's words and the utterance."""
+"""LRU cache of recent rewrites, by model, template, sampling and prompt."""
 
 from __future__ import annotations
 
@@ -11,32 +11,25 @@ from rewrite.types import Prompt, Rewrite
 
 
 class RewriteCache:
-    """Keeps the rewrites last used. Of what users said only a hash is a key, and nothing is written to disk."""
+    """Keeps the rewrites used last, in memory only; keys are hashes, not the users' words."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[bytes, Rewrite] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._rewrites: OrderedDict[bytes, Rewrite] = OrderedDict()
 
     @staticmethod
     def key(model: str, template: str, sampling: Sampling, prompt: Prompt) -> bytes:
-        """Equal for what would be asked in the same words of the same model and read in the same way."""
-        facts = [model, template, repr(sampling), prompt]
-        return hashlib.sha256(json.dumps(facts).encode()).digest()
+        """Equal for the same prompt to the same model, read by the same template."""
+        return hashlib.sha256(json.dumps([model, template, repr(sampling), prompt]).encode()).digest()
 
     def get(self, key: bytes) -> Rewrite | None:
-        """The rewrite, now the youngest."""
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-        return found
+        rewrite = self._rewrites.get(key)
+        if rewrite is not None:
+            self._rewrites.move_to_end(key)
+        return rewrite
 
     def put(self, key: bytes, rewrite: Rewrite) -> None:
-        """Remembers one; the oldest makes room."""
-        if self._most:
-            self._kept[key] = rewrite
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+        self._rewrites[key] = rewrite
+        self._rewrites.move_to_end(key)
+        while len(self._rewrites) > self._max_size:
+            self._rewrites.popitem(last=False)

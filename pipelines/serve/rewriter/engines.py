@@ -1,294 +1,287 @@
-"""Brings the rewriter up, keeps it up, and takes up a newer one: vLLM, servers elsewhere, a model or rules here."""
+"""Engines that run the rewriter: a managed vLLM, servers elsewhere, or a model or rules in this process.
+
+An engine keeps the dispatcher's endpoints and loaded rewriter up to date.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-from pipelines.rewriters import Parts, describe, find_parts, load_rewriter
+from pipelines.rewriters import Parts, describe, load_rewriter
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.breaker import Breaker
-from pipelines.serve.rewriter.endpoints import Clients, LocalEndpoint, ServerEndpoint, open_clients
-from pipelines.serve.rewriter.prompt_budget import QuickRoom
-from pipelines.serve.rewriter.rewriting import Loaded, Rewriting
-from pipelines.serve.rewriter.settings import ByRules, ExternalServers, InProcess, ManagedVllm, ServedRewriter
-from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, SERVED, VllmProcess, installed
-from pipelines.system_description import fusion_warning
+from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
+from pipelines.serve.rewriter.endpoints import HttpClients, LocalEndpoint, ServerEndpoint, open_clients
+from pipelines.serve.rewriter.prompt_budget import PromptBudget
+from pipelines.serve.rewriter.settings import ExternalServers, InProcess, ManagedVllm, ServedRewriter
+from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, MODEL_NAME, VllmProcess, installed
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend
-from rewrite.folder import CARD_FILE
-from rewrite.rewriter import Rewriter
 from rewrite.settings import ServerSettings
 
-RETRY = 5.0
-"""Seconds between tries to prepare a server that is there but not ready, or to take up what could not be taken up."""
-PREPARE_SECONDS = 60.0
-"""For a server to load an adapter."""
-AT_ONCE = 64
-"""Utterances that rules take in one go."""
-GRACE = 60.0
-"""Seconds that an old adapter is kept for those who still wait for it."""
+LOAD_SECONDS = 60.0
+"""Seconds for a server to load an adapter."""
+LOCAL_BATCH = {"transformers": 8, "rules": 64}
+"""Answers per batch of an engine in this process."""
 log = logging.getLogger("rewrite-serve")
 
 
-class Models:
-    """The rewriter's life, beside the requests."""
+class RewriterEngine(ABC):
+    """Base of all engines. `load` raises OSError or ValueError if the rewriter cannot be loaded."""
 
-    def __init__(self, settings: ServedRewriter, rewriting: Rewriting, metrics: Metrics, device: str | None) -> None:
-        """Finds and checks the parts, and loads what runs in this process; nothing is started yet."""
-        if isinstance(settings.engine, ManagedVllm) and not installed():
-            log.warning("vLLM is not installed: the rewriter runs in this process by transformers, which is slower")
-            settings = replace(settings, engine=InProcess())
-        self.settings, self.rewriting, self._metrics, self._device = settings, rewriting, metrics, device
-        self.parts = find_parts(settings.plain())
-        self._room_and_cpu = _fits(self.parts) if isinstance(settings.engine, ManagedVllm) else (0, True)
-        self._first: Rewriter | None = None
-        if isinstance(settings.engine, InProcess | ByRules):
-            self._first = load_rewriter(settings.plain(), self.parts, device)
-        self._told = ""
-        self._stamp = self._card_stamp()
-        self._left, self._again, self._turn = self._stamp, 0.0, asyncio.Lock()
-        self._process: VllmProcess | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._clients: Clients | None = None
-        self.servers: list[ServerEndpoint] = []
-        self._local: LocalEndpoint | None = None
+    def __init__(self, settings: ServedRewriter, parts: Parts, dispatcher: RewriteDispatcher, metrics: Metrics) -> None:
+        self._settings, self.parts, self._dispatcher, self._metrics = settings, parts, dispatcher, metrics
 
-    @property
-    def fusion(self) -> RewriteFusion:
-        """How its lists join the raw query's."""
-        return self.settings.fusion or self.parts.fusion or RewriteFusion()
+    @abstractmethod
+    async def start(self) -> None:
+        """Start without waiting until the model is up, unless it runs in this process."""
 
-    @property
-    def engine(self) -> str:
-        """What runs the rewriter, in a word."""
-        return self.settings.engine.kind
+    @abstractmethod
+    async def load(self, parts: Parts) -> None:
+        """Switch to another rewriter; requests in progress are answered by the old one."""
 
-    def mind(self, retriever: str) -> None:
-        """Tells, once, where the rewriter's own share was chosen in front of other retrievers than this."""
-        told = fusion_warning(self.parts, retriever, "rewriter.fusion") if self.settings.fusion is None else ""
-        if told and told != self._told:
-            log.warning("%s", told)
-        self._told = told
+    async def retry(self) -> None:
+        """Load the rewriter where it is missing."""
+        return
 
-    def ready(self) -> bool:
-        """Whether somebody has the rewriter now."""
-        loaded = self.rewriting.loaded
-        return loaded is not None and any(each.serves(loaded.model) for each in self.rewriting.endpoints)
+    @abstractmethod
+    async def unload(self, model: str) -> None:
+        """Remove an old model that no request uses any more; the current one stays."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop everything that was started."""
+
+    def _breaker(self) -> Breaker:
+        return Breaker(self._settings.max_failures)
+
+    async def _loaded(self, model: str, parts: Parts, backend: Backend) -> LoadedRewriter:
+        settings = self._settings
+        budget = await asyncio.to_thread(PromptBudget, backend, parts.template, settings.sampling.max_tokens)
+        fusion = settings.fusion or parts.fusion or RewriteFusion()
+        facts = describe(parts) | {"engine": settings.engine.kind}
+        return LoadedRewriter(model, parts.template, budget, settings.sampling, parts.phrasing, fusion, facts)
+
+
+class LocalEngine(RewriterEngine):
+    """A model or rules in this process."""
+
+    def __init__(
+        self,
+        settings: ServedRewriter,
+        parts: Parts,
+        dispatcher: RewriteDispatcher,
+        metrics: Metrics,
+        device: str | None,
+    ) -> None:
+        """Loads the model, so that a config that cannot work fails at once."""
+        super().__init__(settings, parts, dispatcher, metrics)
+        self._device = device
+        self._endpoints: list[LocalEndpoint] = []
+        self._first = load_rewriter(settings.to_rewriter_settings(), parts, device)
 
     async def start(self) -> None:
-        """Starts what has to be started; does not wait until it is up, unless it is in this process."""
-        match self.settings.engine:
-            case ManagedVllm() as managed:
-                self._clients = clients = open_clients(tls=False)
-                self.servers = [ServerEndpoint("vllm", clients, self._breaker(), KEY_VARIABLE)]
-                await self._start_vllm(managed)
-            case ExternalServers() as external:
-                self._clients = clients = open_clients(any(url.lower().startswith("https:") for url in external.urls))
-                variable, forgets = external.key_variable, external.load_adapter
-                self.servers = [
-                    ServerEndpoint(url, clients, self._breaker(), variable, forgets) for url in external.urls
-                ]
-                for server, url in zip(self.servers, external.urls, strict=True):
-                    server.url = url.rstrip("/")
-            case InProcess() | ByRules():
-                await self._load_here(self.parts)
-                return
-        self.rewriting.endpoints = self.servers
+        await self._add(self.parts, self._first.backend)
+
+    async def load(self, parts: Parts) -> None:
+        settings = self._settings.to_rewriter_settings()
+        rewriter = await asyncio.to_thread(load_rewriter, settings, parts, self._device)
+        await self._add(parts, rewriter.backend)
+
+    async def _add(self, parts: Parts, backend: Backend) -> None:
+        kind, name = self._settings.engine.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
+        loaded = await self._loaded(name, parts, backend)
+        endpoint = LocalEndpoint(kind, backend, name, self._breaker(), LOCAL_BATCH[kind])
+        self._endpoints = [endpoint, *self._endpoints]
+        self._dispatcher.endpoints, self._dispatcher.loaded, self.parts = self._endpoints, loaded, parts
+        self._metrics.endpoint_up.labels(kind).set(1)
+
+    async def unload(self, model: str) -> None:
+        current, *older = self._endpoints
+        leaving = [endpoint for endpoint in older if endpoint.serves(model)]
+        self._endpoints = [current, *(endpoint for endpoint in older if endpoint not in leaving)]
+        self._dispatcher.endpoints = self._endpoints
+        for endpoint in leaving:
+            endpoint.close()
 
     async def close(self) -> None:
-        """Ends what was started."""
-        for leaving in self._leaving:
-            leaving.cancel()
-        await self._stop_vllm()
-        if self._local is not None:
-            self._local.close()
-        if self._clients is not None:
-            await self._clients.close()
+        for endpoint in self._endpoints:
+            endpoint.close()
 
-    async def tend(self) -> None:
-        """Prepares servers that are there and not ready yet."""
-        await asyncio.gather(*map(self._tend, self.servers))
-        if self._process is not None:
-            self._metrics.vllm_starts.set(self._process.starts)
 
-    async def _tend(self, server: ServerEndpoint) -> None:
-        loaded, parts = self.rewriting.loaded, self.parts
+class ServersEngine(RewriterEngine):
+    """OpenAI-compatible servers."""
+
+    _model, _key_variable, _context, _loads_adapter = MODEL_NAME, KEY_VARIABLE, 0, True
+    _servers: list[ServerEndpoint]
+    _clients: HttpClients
+
+    async def start(self) -> None:
+        engine = self._settings.engine
+        assert isinstance(engine, ExternalServers)
+        self._model, self._key_variable, self._loads_adapter = engine.model, engine.key_variable, engine.load_adapter
+        self._clients = open_clients(any(url.lower().startswith("https:") for url in engine.urls))
+        self._servers = [
+            ServerEndpoint(url, self._clients, self._breaker(), engine.key_variable, engine.load_adapter)
+            for url in engine.urls
+        ]
+        for server in self._servers:
+            server.url = server.name.rstrip("/")
+        self._dispatcher.endpoints = self._servers
+
+    async def load(self, parts: Parts) -> None:
+        """The first server that has it decides; the others follow at once, or when they are back."""
+        problem: Exception | None = None
+        for server in self._servers:
+            if not server.url:
+                continue
+            try:
+                self._dispatcher.loaded = await self._prepare(server, parts)
+            except (OSError, ValueError) as error:
+                problem = error
+            else:
+                problem = None
+                break
+        if problem is not None:
+            raise problem
+        self.parts = parts
+        await self.retry()
+
+    async def retry(self) -> None:
+        await asyncio.gather(*map(self._retry, self._servers))
+
+    async def _retry(self, server: ServerEndpoint) -> None:
+        loaded, parts = self._dispatcher.loaded, self.parts
         if server.url and (loaded is None or not server.serves(loaded.model)):
             try:
-                made = await self._prepare(server, parts)
-                if parts is self.parts:  # else a newer rewriter was taken up meanwhile
-                    self.rewriting.loaded = made
+                prepared = await self._prepare(server, parts)
+                if parts is self.parts:  # else a newer rewriter was loaded meanwhile
+                    self._dispatcher.loaded = prepared
             except (OSError, ValueError) as error:
                 log.warning("the rewriter is not ready at %s: %s", server.name, error)
         self._metrics.endpoint_up.labels(server.name).set(bool(server.backends))
 
-    async def refresh(self) -> bool:
-        """Takes up a newer version of the rewriter's folder; one that cannot be used is told, and tried again later."""
-        async with self._turn:
-            stamp = self._card_stamp()
-            if stamp in (self._stamp, None) or (stamp == self._left and time.monotonic() < self._again):
-                return False
-            self._left, self._again = stamp, time.monotonic() + RETRY
-            try:
-                parts = await asyncio.to_thread(find_parts, self.settings.plain())
-                await self._take(parts)
-            except (OSError, ValueError) as error:
-                self._metrics.reloads.labels("rewriter", "failed").inc()
-                log.warning("the newer rewriter is not taken up: %s", error)
-                return False
-            self._stamp = stamp
-        self._metrics.reloads.labels("rewriter", "done").inc()
-        log.info("rewriter %s", parts.facts.get("fingerprint"))
-        return True
-
-    async def _take(self, parts: Parts) -> None:
-        before, old = self.rewriting.loaded, self.parts
-        if isinstance(self.settings.engine, InProcess | ByRules):
-            await self._load_here(parts)
-            self.parts = parts
-        elif isinstance(self.settings.engine, ManagedVllm) and self._needs_restart(old, parts):
-            self.parts, self._room_and_cpu = parts, await asyncio.to_thread(_fits, parts)
-            await self._stop_vllm()
-            await self._start_vllm(self.settings.engine)
-            return
-        else:
-            await self._take_by_servers(parts)
-        after = self.rewriting.loaded
-        if before is not None and after is not None and before.model != after.model:
-            leaving = asyncio.create_task(self._unload(before.model))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-
-    async def _take_by_servers(self, parts: Parts) -> None:
-        """The first server that has it decides; the others follow at once, or when they are back."""
-        trouble: Exception | None = None
-        for server in self.servers:
-            if not server.url:
-                continue
-            try:
-                self.rewriting.loaded = await self._prepare(server, parts)
-            except (OSError, ValueError) as error:
-                trouble = error
-            else:
-                trouble = None
-                break
-        if trouble is not None:
-            raise trouble
-        self.parts = parts
-        await self.tend()
-
-    async def _prepare(self, server: ServerEndpoint, parts: Parts) -> Loaded:
-        """Has a server load what is asked of it; who asks for that is answered by it from then on."""
-        backend = await asyncio.to_thread(partial(self._backend, server.url, parts))
-        room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.max_tokens)
+    async def _prepare(self, server: ServerEndpoint, parts: Parts) -> LoadedRewriter:
+        """Let a server load the rewriter; from then on it answers requests for it."""
+        settings = ServerSettings(
+            server.url,
+            self._model,
+            key_variable=self._key_variable,
+            timeout=LOAD_SECONDS,
+            retries=0,
+            context=self._context,
+        )
+        adapter = parts.adapter if self._loads_adapter else None
+        backend = await asyncio.to_thread(ServerBackend, settings, adapter=adapter)
+        loaded = await self._loaded(backend.model, parts, backend)
         server.backends[backend.model] = backend
         server.breaker.succeeded()
-        return self._loaded(backend.model, parts, room)
+        return loaded
 
-    def _backend(self, url: str, parts: Parts) -> ServerBackend:
-        engine = self.settings.engine
-        if isinstance(engine, ExternalServers):
-            model, variable, adapter = engine.model, engine.key_variable, parts.adapter if engine.load_adapter else None
-        else:
-            model, variable, adapter = SERVED, KEY_VARIABLE, parts.adapter
-        context = engine.context if isinstance(engine, ManagedVllm | ExternalServers) else 0
-        plain = ServerSettings(url, model, "server", variable, timeout=PREPARE_SECONDS, retries=0, context=context)
-        return ServerBackend(plain, adapter=adapter)
-
-    async def _load_here(self, parts: Parts) -> None:
-        engine = self.settings.engine
-        rewriter, self._first = self._first, None
-        if rewriter is None:
-            rewriter = await asyncio.to_thread(load_rewriter, self.settings.plain(), parts, self._device)
-        backend: Backend = rewriter.backend
-        name = f"{SERVED}-{parts.facts.get('fingerprint', 'local')}"
-        room = await asyncio.to_thread(QuickRoom, backend, parts.template, self.settings.sampling.max_tokens)
-        most = engine.batch_size if isinstance(engine, InProcess) else AT_ONCE
-        self._local = LocalEndpoint(engine.kind, rewriter, name, self._breaker(), most)
-        # Those who wait for an older one are answered by it.
-        self.rewriting.endpoints = [self._local, *self.rewriting.endpoints]
-        self.rewriting.loaded = self._loaded(name, parts, room)
-        self._metrics.endpoint_up.labels(engine.kind).set(1)
-
-    def _loaded(self, model: str, parts: Parts, room: QuickRoom) -> Loaded:
-        fusion = self.settings.fusion or parts.fusion or RewriteFusion()
-        facts: dict[str, Any] = describe(parts) | {"engine": self.engine}
-        return Loaded(model, parts.template, room, self.settings.sampling, parts.phrasing, fusion, facts)
-
-    async def _unload(self, model: str) -> None:
-        """Takes an old one out, once nobody waits for it any more; unless it has been taken up again by then."""
-        for _ in range(int(GRACE * 10)):
-            if not self.rewriting.in_use[model]:
-                break
-            await asyncio.sleep(0.1)
-        again = self.rewriting.loaded is not None and self.rewriting.loaded.model == model
-        for server in self.servers if not again else ():
+    async def unload(self, model: str) -> None:
+        if self._dispatcher.loaded is not None and self._dispatcher.loaded.model == model:
+            return
+        for server in self._servers:
             if server.backends.pop(model, None) is not None and server.url:
                 await server.unload(model)
-        here = [each for each in self.rewriting.endpoints if isinstance(each, LocalEndpoint)]
-        for local in here:
-            if local is not self._local and local.serves(model):
-                self.rewriting.endpoints = [each for each in self.rewriting.endpoints if each is not local]
-                local.close()
 
-    def _breaker(self) -> Breaker:
-        return Breaker(self.settings.failures)
+    async def close(self) -> None:
+        await self._clients.close()
 
-    async def _start_vllm(self, managed: ManagedVllm) -> None:
-        [server] = self.servers
-        assert self.parts.model is not None  # only servers elsewhere have none
 
-        async def up(url: str) -> None:
+class VllmEngine(ServersEngine):
+    """A vLLM that this process starts, watches and restarts."""
+
+    def __init__(self, settings: ServedRewriter, parts: Parts, dispatcher: RewriteDispatcher, metrics: Metrics) -> None:
+        super().__init__(settings, parts, dispatcher, metrics)
+        assert isinstance(settings.engine, ManagedVllm)
+        self._vllm, self._context = settings.engine, settings.engine.context
+        self._lora_rank, self._on_cpu = _lora_rank(parts), _on_cpu()
+        self._process: VllmProcess | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._clients = open_clients(tls=False)
+        self._servers = [ServerEndpoint("vllm", self._clients, self._breaker(), KEY_VARIABLE)]
+        self._dispatcher.endpoints = self._servers
+        self._start_process()
+
+    async def load(self, parts: Parts) -> None:
+        """Load another adapter of the same model, if its rank fits; otherwise restart vLLM."""
+        old, rank = self.parts, await asyncio.to_thread(_lora_rank, parts)
+        if old.adapter and parts.adapter and old.model == parts.model and rank <= self._lora_rank:
+            await super().load(parts)
+            return
+        self.parts, self._lora_rank = parts, rank
+        await self._stop_process()
+        self._start_process()
+
+    async def retry(self) -> None:
+        await super().retry()
+        if self._process is not None:
+            self._metrics.vllm_starts.set(self._process.starts)
+
+    async def close(self) -> None:
+        await self._stop_process()
+        await super().close()
+
+    def _start_process(self) -> None:
+        [server] = self._servers
+        assert self.parts.model is not None  # only ExternalServers have none
+
+        async def on_up(url: str) -> None:
             server.url = url
-            await self.tend()
+            await self.retry()
 
-        def down() -> None:
+        def on_down() -> None:
             server.url = ""
             server.backends.clear()
             self._metrics.endpoint_up.labels(server.name).set(0)
 
-        rank, on_cpu = self._room_and_cpu
-        self._process = VllmProcess(managed, self.parts.model, rank, up, down, on_cpu)
+        self._process = VllmProcess(self._vllm, self.parts.model, self._lora_rank, on_up, on_down, self._on_cpu)
         self._task = asyncio.create_task(self._process.run())
 
-    async def _stop_vllm(self) -> None:
+    async def _stop_process(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _needs_restart(self, old: Parts, new: Parts) -> bool:
-        """A running vLLM takes another adapter of the same model, if there is room for its rank."""
-        if None in (old.adapter, new.adapter) or old.model != new.model:
-            return True
-        return _fits(new)[0] > self._room_and_cpu[0]
 
-    def _card_stamp(self) -> tuple[int, int, int] | None:
-        if self.settings.path is None:
-            return None
-        folder = Path(self.settings.path).expanduser()
-        for path in (folder / CARD_FILE, folder / "rewriter" / CARD_FILE):
-            try:
-                facts = path.stat()
-            except OSError:
-                continue
-            return facts.st_mtime_ns, facts.st_ino, facts.st_size
-        return None
+def choose_engine(settings: ServedRewriter) -> ServedRewriter:
+    """The settings, with transformers in place of a vLLM that is not installed."""
+    if isinstance(settings.engine, ManagedVllm) and not installed():
+        log.warning("vLLM is not installed: the rewriter runs in this process by transformers, which is slower")
+        return replace(settings, engine=InProcess())
+    return settings
 
 
-def _fits(parts: Parts) -> tuple[int, bool]:
-    """The rank to make room for, and whether vLLM runs on a CPU here."""
-    import torch
+def make_engine(
+    settings: ServedRewriter, parts: Parts, dispatcher: RewriteDispatcher, metrics: Metrics, device: str | None
+) -> RewriterEngine:
+    """The engine that the settings name; nothing is started yet."""
+    match settings.engine:
+        case ManagedVllm():
+            return VllmEngine(settings, parts, dispatcher, metrics)
+        case ExternalServers():
+            return ServersEngine(settings, parts, dispatcher, metrics)
+    return LocalEngine(settings, parts, dispatcher, metrics, device)
 
+
+def _lora_rank(parts: Parts) -> int:
+    """The LoRA rank that vLLM must reserve; 0 without an adapter."""
+    if parts.adapter is None or parts.model is None:
+        return 0
     from rewrite.backends.vllm_engine import max_lora_rank
 
-    rank = 0 if parts.adapter is None or parts.model is None else max_lora_rank(parts.adapter, parts.model)
-    return rank, not torch.cuda.is_available()
+    return max_lora_rank(parts.adapter, parts.model)
+
+
+def _on_cpu() -> bool:
+    import torch
+
+    return not torch.cuda.is_available()

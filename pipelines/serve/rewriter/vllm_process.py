@@ -1,6 +1,6 @@
-"""vLLM as a child process: started on the loopback, watched, started again with growing pauses, its output kept.
+"""vLLM as a child process: start it on the loopback, watch its health, restart it with growing pauses, keep its logs.
 
-It is started as a Python module, since the `vllm` command of the CPU build does not start; with CUDA it is the same.
+It is started as a Python module, because the `vllm` command of the CPU build does not start.
 """
 
 from __future__ import annotations
@@ -22,79 +22,79 @@ from pipelines.serve.rewriter import child_guard
 from pipelines.serve.rewriter.settings import ManagedVllm
 
 KEY_VARIABLE = "TOOLREWRITE_VLLM_KEY"
-"""Where the gateway keeps the key that only it and its child know."""
-SERVED = "rewriter"
-"""The name of the base model, or of the whole one."""
-KEPT_LOGS = 5
-LONGEST_PAUSE = 60.0
-STEADY = 60.0
-"""Seconds of health after which earlier failures are forgotten."""
-MISSED = 5
-"""Health checks missed in a row before a process that is up counts as hung."""
+"""Environment variable with the key that only the gateway and its child know."""
+MODEL_NAME = "rewriter"
+"""vLLM's name for the base model, or for the full model."""
+MAX_LOGS = 5
+MAX_PAUSE = 60.0
+START_SECONDS = 600.0
+"""Seconds to become healthy before vLLM is restarted."""
+STEADY_SECONDS = 60.0
+"""Seconds of health after which earlier failures do not count."""
+MAX_MISSED_CHECKS = 5
+"""Failed health checks in a row after which vLLM is restarted."""
 log = logging.getLogger("rewrite-serve")
 
 
 def installed() -> bool:
-    """Whether vLLM can be started here at all."""
+    """True if vLLM can be imported here."""
     return find_spec("vllm") is not None
 
 
-def arguments(settings: ManagedVllm, model: Path, rank: int, port: int, on_cpu: bool) -> list[str]:
-    """vLLM's command line. `rank`: the room to make for adapters, 0 for none."""
-    dtype = "float32" if settings.dtype == "auto" and on_cpu else settings.dtype
-    found = ["--model", str(model), "--served-model-name", SERVED, "--host", "127.0.0.1", "--port", str(port)]
-    found += ["--dtype", dtype, "--enable-prefix-caching", "--disable-uvicorn-access-log"]
+def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int, on_cpu: bool) -> list[str]:
+    """vLLM's options. `lora_rank`: the highest rank of adapters, 0 for none."""
+    options = ["--model", str(model), "--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    options += ["--dtype", "float32" if on_cpu else "auto", "--enable-prefix-caching", "--disable-uvicorn-access-log"]
     if settings.context:
-        found += ["--max-model-len", str(settings.context)]
+        options += ["--max-model-len", str(settings.context)]
     if settings.eager:
-        found += ["--enforce-eager"]
+        options += ["--enforce-eager"]
     if not on_cpu:
-        found += ["--gpu-memory-utilization", f"{settings.memory:g}"]
-    if rank:  # two at a time, so that one takes over from the other
-        found += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "4"]
-    return [*found, *settings.options]
+        options += ["--gpu-memory-utilization", f"{settings.memory:g}"]
+    if lora_rank:  # two adapters, so that a new one can take over from the old one
+        options += ["--enable-lora", "--max-lora-rank", str(lora_rank), "--max-loras", "2", "--max-cpu-loras", "4"]
+    return [*options, *settings.options]
 
 
 class VllmProcess:
-    """One vLLM at a time. `on_up` is called with its URL when it is healthy, `on_down` when it is not any more."""
+    """One vLLM at a time. Calls `on_up` with its URL once it is healthy, `on_down` when it ends."""
 
     def __init__(
         self,
         settings: ManagedVllm,
         model: Path,
-        rank: int,
+        lora_rank: int,
         on_up: Callable[[str], Awaitable[None]],
         on_down: Callable[[], None],
         on_cpu: bool = False,
     ) -> None:
-        self._settings, self._model, self._rank, self._on_cpu = settings, model, rank, on_cpu
+        self._settings, self._model, self._lora_rank, self._on_cpu = settings, model, lora_rank, on_cpu
         self._on_up, self._on_down = on_up, on_down
         self.starts = 0
-        self.command: list[str] = []
-        """What is run; a test may put something quicker here."""
+        self.command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         self._process: asyncio.subprocess.Process | None = None
         self._healthy_since: float | None = None
         self._key = os.environ.setdefault(KEY_VARIABLE, secrets.token_urlsafe(32))
 
     async def run(self) -> None:
-        """Keeps it running until cancelled, and then ends it."""
+        """Keep vLLM running until cancelled, then end it."""
         pause = 1.0
         try:
             while True:
                 self.starts += 1
                 self._healthy_since = None
                 try:
-                    told = await self._once()
+                    reason = await self._run_once()
                 except OSError as error:
-                    told = f"it cannot be started ({error.strerror})"
-                except Exception as error:  # whatever it was, there will be a rewriter again
+                    reason = f"it cannot be started ({error.strerror})"
+                except Exception as error:  # restart it after any error
                     log.exception("watching vLLM failed")
-                    told = f"it cannot be watched ({type(error).__name__})"
-                steady = self._healthy_since is not None and time.monotonic() - self._healthy_since > STEADY
+                    reason = f"it cannot be watched ({type(error).__name__})"
+                steady = self._healthy_since is not None and time.monotonic() - self._healthy_since > STEADY_SECONDS
                 self._on_down()
                 await self._end()
-                pause = 1.0 if steady else min(LONGEST_PAUSE, pause * 2)
-                log.warning("vLLM is down: %s; starting it again in %g s, its log is in %s", told, pause, self._logs)
+                pause = 1.0 if steady else min(MAX_PAUSE, pause * 2)
+                log.warning("vLLM is down: %s; starting it again in %g s, its log is in %s", reason, pause, self._logs)
                 await asyncio.sleep(pause)
         finally:
             self._on_down()
@@ -104,11 +104,12 @@ class VllmProcess:
     def _logs(self) -> Path:
         return Path(self._settings.logs)
 
-    async def _once(self) -> str:
-        """From start to end; says how it ended."""
-        port = self._settings.port or _free_port()
-        command = self.command or [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        command = [*command, *arguments(self._settings, self._model, self._rank, port, self._on_cpu)]
+    async def _run_once(self) -> str:
+        """Start vLLM and wait for its end; returns the reason."""
+        port = _free_port()
+        command = [
+            *self.command, *command_line(self._settings, self._model, self._lora_rank, port, self._on_cpu)
+        ]  # fmt: skip
         with self._new_log().open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -132,8 +133,8 @@ class VllmProcess:
             ended.cancel()
 
     async def _watch(self, root: str) -> str:
-        """Returns, with the reason, when there is no hope left that it answers."""
-        deadline, up, missed = time.monotonic() + self._settings.start_seconds, False, 0
+        """Check its health until it has to be restarted; returns the reason."""
+        deadline, up, missed = time.monotonic() + START_SECONDS, False, 0
         async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
             while True:
                 try:
@@ -144,10 +145,10 @@ class VllmProcess:
                 if healthy and not up:
                     await self._on_up(f"{root}/v1")
                     up, self._healthy_since = True, time.monotonic()
-                if up and missed >= MISSED:
-                    return f"it missed {MISSED} health checks in a row"
+                if up and missed >= MAX_MISSED_CHECKS:
+                    return f"it missed {MAX_MISSED_CHECKS} health checks in a row"
                 if not up and time.monotonic() > deadline:
-                    return f"it was not healthy within {self._settings.start_seconds:g} s"
+                    return f"it was not healthy within {START_SECONDS:g} s"
                 await asyncio.sleep(1.0 if up else 0.25)
 
     async def _end(self) -> None:
@@ -155,25 +156,25 @@ class VllmProcess:
         if process is None or process.returncode is not None:
             return
         if process.stdin is not None:
-            process.stdin.close()  # child_guard hears it, and ends everything
+            process.stdin.close()  # then child_guard ends all its children
         try:
-            await asyncio.wait_for(process.wait(), child_guard.PATIENCE + 5.0)
+            await asyncio.wait_for(process.wait(), child_guard.GRACE_SECONDS + 5.0)
         except TimeoutError:
             process.kill()
 
     def _environment(self) -> dict[str, str]:
-        named = {
+        defaults = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
-        return {**named, **os.environ, "VLLM_API_KEY": self._key}
+        return {**defaults, **os.environ, "VLLM_API_KEY": self._key}
 
     def _new_log(self) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)
         old = sorted(self._logs.glob("vllm-*.log"), key=lambda path: path.stat().st_mtime)
-        for path in old[: 1 - KEPT_LOGS]:
+        for path in old[: 1 - MAX_LOGS]:
             path.unlink(missing_ok=True)
         return self._logs / f"vllm-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self.starts}.log"
 

@@ -98,10 +98,10 @@ def test_a_follower_has_what_a_fresh_build_has(filled: Database, replica: Replic
             gone = str(chance.choice(sorted(truth)))
             del truth[gone]
             replica.remove([gone])
-        mine = replica.newer()
+        mine = replica.refresh()
         if chance.random() < 0.3:
-            theirs = other.newer()
-    theirs = other.newer()
+            theirs = other.refresh()
+    theirs = other.refresh()
     other.close()
     assert dict(theirs.tools) == dict(mine.tools) == truth
     assert theirs.fingerprint == mine.fingerprint
@@ -122,7 +122,7 @@ def test_vectors_are_made_once_for_all(database: Database, tmp_path: Path) -> No
     one, two = Replica(database, context), Replica(database, others)
     mine, theirs = one.open(), two.open()
     assert one.put(varied_tools(5, start=200)).added == 5
-    mine, theirs = one.newer(), two.newer()
+    mine, theirs = one.refresh(), two.refresh()
     assert len(first.embedded) == made + 5
     assert second.embedded == []
     for name in ALL:
@@ -154,9 +154,9 @@ def test_versions_are_seen_in_order_however_long_a_change_takes(
     tools = varied_tools(2, start=300)
 
     def hold(connection: Connection) -> None:
-        state = changes.need_state(connection, lock=True)
+        state = changes.require_version(connection, lock=True)
         changes.write_tools(connection, tools[:1], index.manifest.text, state.version + 1)
-        changes.seal(connection, state.version + 1, state.settings, changes.Change("", added=1))
+        changes.record_version(connection, state.version + 1, state.settings, changes.Change("", added=1))
         holding.set()
         let_go.wait(60)
 
@@ -172,7 +172,7 @@ def test_versions_are_seen_in_order_however_long_a_change_takes(
     let_go.set()
     thread.join()
     other.join()
-    assert {tool.id for tool in tools} <= set(watcher.newer().tools)
+    assert {tool.id for tool in tools} <= set(watcher.refresh().tools)
     for each in (slow, watcher):
         each.close()
 
@@ -180,15 +180,15 @@ def test_versions_are_seen_in_order_however_long_a_change_takes(
 def test_who_was_away_too_long_reads_everything(
     filled: Database, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MOST_REMOVED", 5)
+    monkeypatch.setattr(changes, "MAX_REMOVED", 5)
     other = Replica(filled, plain_context())
     mine, theirs = replica.open(), other.open()
     for tool in varied_tools(50):
         replica.remove([tool.id])
-    mine = replica.newer()
+    mine = replica.refresh()
     with filled.connect() as connection:
-        assert changes.count(connection, "facts IS NULL") < 50
-    theirs = other.newer()
+        assert changes.count_tools(connection, "facts IS NULL") < 50
+    theirs = other.refresh()
     assert dict(theirs.tools) == dict(mine.tools)
     assert len(theirs.tools) == 10
     other.close()
@@ -198,15 +198,15 @@ def test_a_restored_backup_is_noticed(filled: Database, replica: Replica, postgr
     """The same version number, other content: what a restored or failed-over database may have."""
     index = replica.open()
     replica.put(varied_tools(1, start=400))
-    index = replica.newer()
+    index = replica.refresh()
     with filled.connect() as connection:  # as if the change before had never been, and another one since
         connection.execute("DELETE FROM tools WHERE id = 'tool-400'")
         connection.execute("UPDATE versions SET stamp = gen_random_uuid() WHERE version = 2")
         connection.commit()
-    index = replica.newer()
+    index = replica.refresh()
     assert "tool-400" not in index.tools
     replica.put(varied_tools(1, start=401))
-    assert "tool-401" in replica.newer().tools
+    assert "tool-401" in replica.refresh().tools
 
 
 def test_refusals(filled: Database, replica: Replica) -> None:
@@ -215,13 +215,13 @@ def test_refusals(filled: Database, replica: Replica) -> None:
         replica.remove(["tool-001", "nobody"])
     with pytest.raises(BadInput, match="leave the catalogue empty"):
         replica.remove([tool.id for tool in varied_tools(60)])
-    assert len(replica.newer().tools) == 60
-    assert replica.newer() is index
+    assert len(replica.refresh().tools) == 60
+    assert replica.refresh() is index
     hostile = Tool(
         "x'); DROP TABLE tools; --", "a\x00b", "\ud800 \u2028 'quoted\" \\ %s", (), "c", "p", '{"a": "\\u0000"}'
     )
     assert replica.put([hostile]).added == 1
-    kept = replica.newer().tools[hostile.id]
+    kept = replica.refresh().tools[hostile.id]
     assert (kept.name, kept.schema) == (hostile.name, hostile.schema)
     assert replica.put([kept]).unchanged == 1
     with pytest.raises(BadInput, match="cannot keep this"):
@@ -259,15 +259,15 @@ def test_a_replaced_catalogue_is_taken_up_whole(filled: Database, replica: Repli
     replica.open()
     other = built(tmp_path / "other", varied_tools(30, start=40))
     assert push(other, filled).added == 10
-    assert len(replica.newer().tools) == 70
+    assert len(replica.refresh().tools) == 70
     assert push(other, filled, whole=True).removed == 40
-    assert set(replica.newer().tools) == set(other.tools)
+    assert set(replica.refresh().tools) == set(other.tools)
     build(tmp_path / "names", varied_tools(20), {"words": BM25Settings(k1=1.2)}, plain_context(), ["name"])
     names = Index(tmp_path / "names", plain_context())
     with pytest.raises(BadInput, match="--replace"):
         push(names, filled)
     push(names, filled, whole=True)
-    newer = replica.newer()
+    newer = replica.refresh()
     assert isinstance(newer, MemoryIndex)
     assert answers(newer, "words") == answers(names, "words")
     assert push(names, filled).unchanged == 20
@@ -328,9 +328,9 @@ def test_a_lost_connection_is_made_again_and_a_lost_database_told(
         with pytest.raises(DatabaseDown):
             replica.put(varied_tools(1, start=601))
     postgres.start()
-    clock.now += sessions.LEFT_ALONE
+    clock.now += sessions.RETRY_SECONDS
     assert replica.put(varied_tools(1, start=601)).added == 1
-    assert {"tool-600", "tool-601"} <= set(replica.newer().tools)
+    assert {"tool-600", "tool-601"} <= set(replica.refresh().tools)
 
 
 def test_a_change_that_may_have_been_saved_is_told_as_such(filled: Database, replica: Replica) -> None:
@@ -344,7 +344,7 @@ def test_a_change_that_may_have_been_saved_is_told_as_such(filled: Database, rep
             other.execute("SELECT pg_terminate_backend(%s)", [runs[-1]])
 
     session.run(lambda connection: connection.execute("SELECT 1"))  # so that the connection is one that was used
-    with pytest.raises(OutcomeUnknown, match="broke off while it saved"):
+    with pytest.raises(OutcomeUnknown, match="broke off while it was saving"):
         session.run(work)
     assert len(runs) == 1
     session.close()
@@ -354,7 +354,7 @@ def test_trained_models_come_with_the_catalogue(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DenseKind, "train", learn_at_once)
-    monkeypatch.setattr(model_files, "PART", 5)  # several rows a file
+    monkeypatch.setattr(model_files, "CHUNK_BYTES", 5)  # several rows a file
     base, tuned = tiny_model(tmp_path / "model"), tiny_model(tmp_path / "tuned", b"tuned weights")
     context, _ = counting_context(base, None, tuned)
     build(tmp_path / "index", varied_tools(20), LEARNING, context, training=LESSONS)

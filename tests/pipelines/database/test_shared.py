@@ -138,15 +138,15 @@ def test_what_was_said_while_nobody_listened_is_caught_up_with(
 
 def test_what_could_not_be_read_is_read_again_soon(gateway: Gateways, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = gateway(), gateway()
-    read, failures = Replica.newer, [1, 1]
+    read, failures = Replica.refresh, [1, 1]
 
-    def newer(replica: Replica) -> MemoryIndex:
+    def refresh(replica: Replica) -> MemoryIndex:
         if failures:
             failures.pop()
             raise DatabaseDown("it does not answer")
         return read(replica)
 
-    monkeypatch.setattr(Replica, "newer", newer)
+    monkeypatch.setattr(Replica, "refresh", refresh)
     one.client.put("/v1/tools/coat", json=COAT)
     assert until(lambda: has(two, "coat") and not failures) < following.QUIET / 2
     until(lambda: not two.client.get("/readyz").json()["stale"])

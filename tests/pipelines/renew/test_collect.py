@@ -13,7 +13,7 @@ from pipelines.data.dataset_writer import normalize_utterance, query_id, write_d
 from pipelines.renew.call_names import ToolNames
 from pipelines.renew.collect import Collected, check_enough, collect
 from pipelines.renew.settings import Sources
-from pipelines.serve.formats.legal_names import LegalNames
+from pipelines.legal_names import LegalNames
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 

@@ -17,17 +17,17 @@ from pydantic import ValidationError
 from pipelines.search import ToolSearch
 from pipelines.serve.catalogue.batcher import Batcher
 from pipelines.serve.catalogue.feedback import FeedbackLog, read_feedback
-from pipelines.serve.catalogue.fetch import checked, public
-from pipelines.serve.errors import Refusal, Trouble
-from pipelines.serve.http.guard import _host
-from pipelines.serve.http.tool_routes import made, shown
+from pipelines.serve.catalogue.fetch import check_url, is_public
+from pipelines.serve.errors import Refusal, RewriteFailure
+from pipelines.serve.http.guard import host_name
+from pipelines.serve.http.tool_routes import make_tool, tool_out
 from pipelines.serve.keys import Gate, make_key
 from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.cache import RewriteCache
 from pipelines.serve.rewriter.endpoints import read_completion
-from pipelines.serve.rewriter.prompt_budget import QuickRoom
+from pipelines.serve.rewriter.prompt_budget import PromptBudget
 from pipelines.serve.schemas import search as wire
-from pipelines.serve.settings import Imports, KeySettings
+from pipelines.serve.settings import ImportRules, KeySettings
 from retrievers.index import Index, build
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import Sampling, ServerSettings
@@ -49,7 +49,7 @@ ANY = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode(
 def test_any_body_is_an_answer_or_trouble(data: bytes) -> None:
     try:
         answers = read_completion(data, "rewriter")
-    except Trouble:
+    except RewriteFailure:
         return  # any other exception fails the test
     assert answers
     assert all(isinstance(answer.text, str) and answer.tokens >= 0 for answer in answers)
@@ -225,7 +225,7 @@ def test_room_is_counted_only_near_the_edge(model: ModelServer) -> None:
     model.context = 1000
     template = load_template("needs")
     exact = ServerBackend(ServerSettings(model.url, "rewriter"))
-    room = QuickRoom(exact, template, 200)
+    room = PromptBudget(exact, template, 200)
     bare = len(template.render(RewriteRequest(""))[0]["content"].split())
     assert room.surely(template.render(RewriteRequest("x" * (1000 - 200 - bare - 40))))
     assert not room.surely(template.render(RewriteRequest("x" * 1000)))

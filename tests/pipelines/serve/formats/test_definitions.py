@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from scripted import check_tool
 from serving import Running
 
-from pipelines.serve.formats.argument_schemas import arguments_of, renamed
+from pipelines.serve.formats.argument_schemas import arguments_of, rename_properties
 from pipelines.serve.formats.definitions import FORMATS
-from pipelines.serve.formats.legal_names import LegalNames
+from pipelines.legal_names import LegalNames
 from retrievers.types import Parameter, Tool
 
 Serve = Callable[..., Running]
@@ -124,7 +124,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_whatever_a_catalogue_calls_a_schema_becomes_one(value: object) -> None:
     tool = Tool("1", "t", parameters=(Parameter("city", "STRING", "where", True),), schema=json.dumps(value))
-    schema, back = renamed(arguments_of(tool))
+    schema, back = rename_properties(arguments_of(tool))
     check_tool("t", schema, 64)
     assert len(back) == len(set(back.values()))
     Draft202012Validator(schema).is_valid({})  # no reference leads nowhere

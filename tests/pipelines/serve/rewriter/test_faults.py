@@ -145,7 +145,7 @@ def test_a_cut_answer_is_used_without_its_last_line(both: tuple[Running, ModelSe
 
 
 def test_nobody_there_and_somebody_later(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.serve.gateway.RETRY", 0.1)
+    monkeypatch.setattr("pipelines.serve.gateway.RETRY_SECONDS", 0.1)
     with socket.socket() as held:  # nobody listens there, and nobody else gets the port meanwhile
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

@@ -16,8 +16,7 @@ from waiting import until
 
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.rewriter.engines import Models
-from pipelines.serve.rewriter.rewriting import Rewriting
+from pipelines.serve.rewriter.manager import RewriterManager
 from pipelines.serve.rewriter.settings import InProcess, ServedRewriter
 from retrievers.index import build
 from retrievers.settings import BM25Settings, HybridSettings

@@ -92,8 +92,8 @@ def versions(tmp_path: Path) -> list[Path]:
 def place(
     serve: Serve, versions: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Place]:
-    monkeypatch.setattr("pipelines.serve.gateway.RETRY", 0.1)
-    monkeypatch.setattr("pipelines.serve.rewriter.engines.RETRY", 0.1)
+    monkeypatch.setattr("pipelines.serve.gateway.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("pipelines.serve.rewriter.manager.RETRY_SECONDS", 0.1)
     servers = [AdapterServer() for _ in range(request.param)]
     made = Place(serve, versions, tmp_path / "rewriter", servers)
     yield made

@@ -1,0 +1,108 @@
+"""Shared by all routes: the gateway, the caller, documented errors, checks of limits."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel
+
+from pipelines.serve.errors import Refusal
+from pipelines.serve.gateway import Gateway
+from pipelines.serve.keys import Caller
+from pipelines.serve.schemas.base import ErrorBody
+from pipelines.serve.schemas.server import ModelOut, ModelsResponse
+
+log = logging.getLogger("rewrite-serve")
+_DESCRIPTIONS = {
+    400: "The request cannot be read.",
+    401: "No API key, or an unknown one.",
+    403: "The key lacks the scope.",
+    404: "Not found.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    421: "The server does not answer by that name.",
+    422: "The request is readable but not valid.",
+    429: "Too many requests; repeat after the seconds in Retry-After.",
+    431: "The headers are too large.",
+    500: "A bug of the server.",
+    503: "Not available now.",
+    507: "The server's disk is full.",
+}
+BODY = (408, 413, 415, 422)
+"""Errors of routes with a body."""
+
+
+def errors(*others: int) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route, for the OpenAPI document."""
+    retry = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+    return {
+        status: {
+            "model": ErrorBody,
+            "description": _DESCRIPTIONS[status],
+            **({"headers": retry} if status == 429 else {}),
+        }
+        for status in sorted({400, 401, 403, 421, 429, 431, 500, *others})
+    }
+
+
+def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+GatewayDep = Annotated[Gateway, Depends(_gateway)]
+CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def reply(model: BaseModel, status: int = 200) -> Response:
+    """A response that FastAPI does not validate again."""
+    return Response(model.model_dump_json(by_alias=True), status, media_type="application/json")
+
+
+def check_query(gateway: Gateway, caller: Caller, kind: str, utterance: str | list[str], k: int = 1) -> None:
+    """Check limits, scope and rate limit of a search or rewrite, and log it if the config says so."""
+    limits, utterances = gateway.config.limits, [utterance] if isinstance(utterance, str) else utterance
+    check_utterances(gateway, utterances)
+    if k > limits.k:
+        raise Refusal(422, "invalid", f"k is at most {limits.k}")
+    caller.charge("search", len(utterances))
+    if gateway.config.log_queries:
+        log.info("%s %r", kind, utterances)
+
+
+def check_utterances(gateway: Gateway, utterances: list[str]) -> None:
+    """Check the limits of utterances."""
+    limits = gateway.config.limits
+    if len(utterances) > limits.utterances:
+        raise Refusal(422, "invalid", f"a request has at most {limits.utterances} utterances")
+    if any(len(text) > limits.characters for text in utterances):
+        raise Refusal(422, "invalid", f"an utterance has at most {limits.characters} characters")
+
+
+def describe_models(gateway: Gateway) -> ModelsResponse:
+    """The retriever, and the rewriter if there is one."""
+    catalogue, rewriter = gateway.catalogue, gateway.rewriter
+    fingerprint = catalogue.current.search.fingerprint
+    models = [ModelOut(id=catalogue.retriever, role="retriever", ready=True, fingerprint=fingerprint)]
+    if rewriter is not None:
+        loaded, template = rewriter.dispatcher.loaded, rewriter.parts.template
+        hashed = rewriter.parts.facts.get("fingerprint")
+        models.append(
+            ModelOut(
+                id=loaded.model if loaded else "rewriter",
+                role="rewriter",
+                ready=rewriter.is_ready(),
+                fingerprint=str(hashed) if hashed else None,
+                engine=rewriter.settings.engine.kind,
+                template=f"{template.name} {template.version}",
+            )
+        )
+    return ModelsResponse(models=models)

@@ -1,0 +1,74 @@
+"""Parts of a search response: timings by stage, filters, tools with their ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.metrics import Metrics
+from pipelines.serve.schemas.search import Filters, FoundTool, ListRank
+from retrievers.types import Ranking, ToolId
+
+ToolFilter = Callable[[ToolId], bool]
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds by stage; the longest of stages that run several times."""
+
+    started: float = field(default_factory=time.monotonic)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def add(self, stage: str, since: float) -> None:
+        """Record a stage that has just ended."""
+        self.stages[stage] = max(self.stages.get(stage, 0.0), time.monotonic() - since)
+
+    def finish(self, metrics: Metrics) -> dict[str, float]:
+        """Add the total, update the metrics, and return milliseconds by stage."""
+        self.add("total", self.started)
+        for stage, seconds in self.stages.items():
+            metrics.stages.labels(stage).observe(seconds)
+        return {stage: round(1000 * seconds, 3) for stage, seconds in self.stages.items()}
+
+
+async def make_filter(filters: Filters | None, snapshot: Snapshot) -> ToolFilter | None:
+    """The test that a tool must pass; None allows all tools."""
+    if filters is None or not (filters.provider or filters.category):
+        return None
+    labels = await asyncio.to_thread(lambda: snapshot.labels)  # the first time this reads every tool
+    wanted = [{label.casefold() for label in names} for names in (filters.provider, filters.category)]
+
+    def is_allowed(tool: ToolId) -> bool:
+        return all(not names or label in names for label, names in zip(labels[tool], wanted, strict=True))
+
+    return is_allowed
+
+
+def keep_allowed(ranking: Ranking, is_allowed: ToolFilter) -> Ranking:
+    """The ranking without tools that the filter excludes."""
+    kept = [hit for hit in ranking if is_allowed(hit.tool_id)]
+    return Ranking(tuple(hit.tool_id for hit in kept), tuple(hit.score for hit in kept))
+
+
+def found_tools(snapshot: Snapshot, fused: Ranking, raw: Ranking, lines: Sequence[Ranking]) -> list[FoundTool]:
+    """The tools of the fused ranking, with their ranks in the raw ranking and in those of the rewrite's lines."""
+    lists = [("raw", raw), *((f"line {number}", ranking) for number, ranking in enumerate(lines, 1))]
+    ranks = [(name, {tool: rank for rank, tool in enumerate(ranking.ids, 1)}) for name, ranking in lists]
+    tools = []
+    for hit in fused:
+        tool = snapshot.index.tools[hit.tool_id]
+        tools.append(
+            FoundTool(
+                id=tool.id,
+                name=tool.name,
+                description=tool.description,
+                provider=tool.provider,
+                category=tool.category,
+                score=hit.score,
+                found_by=[ListRank(list=name, rank=by_id[tool.id]) for name, by_id in ranks if tool.id in by_id],
+            )
+        )
+    return tools

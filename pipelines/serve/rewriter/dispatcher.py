@@ -1,0 +1,143 @@
+"""Send one utterance to an endpoint that has the rewriter: cache, token budget, queue, circuit breakers, failover."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pipelines.serve.errors import Reason, RewriteFailure
+from pipelines.serve.metrics import Metrics
+from pipelines.serve.rewriter.cache import RewriteCache
+from pipelines.serve.rewriter.endpoints import Endpoint
+from pipelines.serve.rewriter.prompt_budget import PromptBudget
+from retrievers.settings import RewriteFusion
+from rewrite.rewriter import fit_prompts
+from rewrite.settings import Sampling
+from rewrite.template import Template
+from rewrite.types import Answer, RewriteRequest, Prompt, Rewrite
+from rewrite.votes import merge_answers
+
+CACHE_SIZE = 10_000
+log = logging.getLogger("rewrite-serve")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRewriter:
+    """The rewriter in use; a newer one replaces the whole object."""
+
+    model: str
+    """Its name at the endpoints; differs between adapters, but not between full models."""
+    template: Template
+    budget: PromptBudget
+    sampling: Sampling
+    phrasing: str
+    fusion: RewriteFusion
+    facts: dict[str, object] = field(default_factory=dict)
+    """Its description, with the fingerprint."""
+
+
+class RewriteDispatcher:
+    """Asks an endpoint that has the rewriter."""
+
+    def __init__(self, concurrency: int, metrics: Metrics) -> None:
+        self.loaded: LoadedRewriter | None = None
+        self.endpoints: Sequence[Endpoint] = ()
+        self.in_use: Counter[str] = Counter()
+        """Models with pending requests; not unloaded yet."""
+        self._cache, self._metrics = RewriteCache(CACHE_SIZE), metrics
+        self._slots, self._max_waiting, self._waiting = asyncio.Semaphore(concurrency), concurrency, 0
+        self._next = 0
+
+    async def rewrite(
+        self, loaded: LoadedRewriter, ask: RewriteRequest, seconds: float, hurried: bool = False
+    ) -> tuple[Rewrite, bool]:
+        """The rewrite of one utterance within `seconds`, and whether it is cached. Raises RewriteFailure.
+
+        `hurried`: the caller allows less time than the server's default, so a timeout does not count against the model.
+        """
+        self.in_use[loaded.model] += 1
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                return await self._rewrite(loaded, ask, hurried)
+        except TimeoutError:
+            raise RewriteFailure("deadline") from None
+        finally:
+            self.in_use[loaded.model] -= 1
+
+    async def _rewrite(self, loaded: LoadedRewriter, ask: RewriteRequest, hurried: bool) -> tuple[Rewrite, bool]:
+        prompt, cut = await self._fit(loaded, ask)
+        weights = f"{loaded.model} {loaded.facts.get('fingerprint')}"
+        key = RewriteCache.key(weights, f"{loaded.template}", loaded.sampling, prompt)
+        cached = self._cache.get(key)
+        self._metrics.cache.labels("hit" if cached else "miss").inc()
+        if cached is not None:
+            return replace(cached, cut=cut), True
+        if self._waiting >= self._max_waiting:
+            raise RewriteFailure("busy")
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            answer = await self._answer(loaded, prompt, hurried)
+        finally:
+            self._slots.release()
+        rewrite = replace(loaded.template.parse(answer), cut=cut)
+        self._cache.put(key, rewrite)
+        return rewrite, False
+
+    async def _fit(self, loaded: LoadedRewriter, ask: RewriteRequest) -> tuple[Prompt, int]:
+        """The prompt, and the number of candidates cut to make it fit."""
+        prompt: Prompt | None = loaded.template.render(ask)
+        cut = 0
+        if prompt is not None and not loaded.budget.surely_fits(prompt):
+            try:
+                [(prompt, cut)] = await asyncio.to_thread(
+                    fit_prompts, loaded.template, loaded.budget, [ask], loaded.sampling.max_tokens
+                )
+            except ConnectionError as error:
+                raise RewriteFailure("unavailable", "tokens cannot be counted") from error
+        if prompt is None:
+            raise RewriteFailure("too_long", blame_model=False)
+        return prompt, cut
+
+    async def _answer(self, loaded: LoadedRewriter, prompt: Prompt, hurried: bool) -> Answer:
+        """The answer of the first endpoint that gives one; each is asked at most once."""
+        able = [endpoint for endpoint in self.endpoints if endpoint.serves(loaded.model)]
+        if not able:
+            raise RewriteFailure("starting")
+        self._next += 1
+        first = self._next % len(able)
+        reason: Reason = "circuit_open"
+        for endpoint in able[first:] + able[:first]:
+            breaker = endpoint.breaker
+            ticket = breaker.enter()
+            if not ticket:
+                continue
+            decided = False
+            try:
+                answers = await endpoint.answer(loaded.model, prompt, loaded.sampling)
+                breaker.succeeded()
+                decided = True
+                return merge_answers(loaded.template, answers, loaded.sampling)
+            except RewriteFailure as failure:
+                if not failure.blame_model:
+                    raise
+                breaker.failed(ticket)
+                decided, reason = True, failure.reason
+                level = logging.DEBUG if breaker.state == "closed" else logging.WARNING
+                log.log(level, "%s: %s; circuit %s", endpoint.name, failure, breaker.state)
+            except asyncio.CancelledError:
+                if not hurried:  # its deadline has passed
+                    breaker.failed(ticket)
+                    decided = True
+                raise
+            finally:
+                if not decided:
+                    breaker.undecided(ticket)
+                self._metrics.breaker.labels(endpoint.name).set(breaker.state != "closed")
+        raise RewriteFailure(reason)

@@ -1,0 +1,43 @@
+"""Response bodies about the server's own state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipelines.serve.schemas.base import ResponseModel
+
+
+class ModelOut(ResponseModel):
+    """A model behind this server."""
+
+    id: str
+    role: Literal["retriever", "rewriter"]
+    ready: bool
+    fingerprint: str | None
+    engine: str | None = None
+    template: str | None = None
+
+
+class ModelsResponse(ResponseModel):
+    """All models behind this server."""
+
+    models: list[ModelOut]
+
+
+class ReadyResponse(ResponseModel):
+    """Readiness of the server."""
+
+    ready: bool
+    tools: int
+    rewriter: Literal["none", "starting", "ready"]
+    stale: bool = Field(
+        description="true: the old index answers, because the newer one cannot be opened or the database is away."
+    )
+
+
+class HealthResponse(ResponseModel):
+    """The process is alive."""
+
+    status: Literal["ok"] = "ok"
