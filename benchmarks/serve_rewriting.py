@@ -138,7 +138,7 @@ def start(options: argparse.Namespace, folder: Path, stack: ExitStack) -> Setup:
     sampling = {"max_tokens": options.answer_tokens}
     rewriter = {"path": options.rewriter, "engine": engine, "sampling": sampling, "fusion": {"raw": 0.5}}
     config = {"index": options.index, "retriever": options.retriever, "rewriter": rewriter}
-    config |= {"deadline_ms": 600_000, "longest_deadline_ms": 600_000}
+    config |= {"deadline_ms": 600_000, "max_deadline_ms": 600_000}
     gateway = GatewayProcess(folder, config, retriever_spans)
     stack.callback(gateway.end)
     _wait_for(f"http://127.0.0.1:{gateway.port}/readyz", '"rewriter":"ready"')

@@ -1,7 +1,7 @@
 """Tool names that model APIs accept, unique within a catalogue.
 
 A legal name that only one tool has stays. Otherwise illegal characters are replaced; names that collide get a hash of
-the tool's id appended. A name that looks as if it ended in such a hash gets one too, so no tool can take another's name.
+the tool's id appended. A name that already ends like such a hash gets one too, so no tool can take another's name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of serving: refusals are sent to the caller; rewriter failures only make the answer fall back to raw search."""
+"""Errors of serving: refusals, which callers see, and rewriter failures, after which the raw ranking is returned."""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ def test_the_server_says_whether_a_tool_is_needed(folder: Path, context: Context
             assert found["detection"]["threshold"] == verdict.threshold
         [anyway] = server.search(CHAT, k=4, detect="off")["results"]
         assert (anyway["detection"], len(anyway["tools"])) == (None, 4)
-        [lenient] = server.search(CHAT, k=4, least_probability=0.0)["results"]
+        [lenient] = server.search(CHAT, k=4, detection_threshold=0.0)["results"]
         assert lenient["detection"]["needs_tool"]
         assert len(lenient["tools"]) == 4
-        assert server.post("/v1/search", utterance="x", least_probability=2).status_code == 422
+        assert server.post("/v1/search", utterance="x", detection_threshold=2).status_code == 422
         # A confirmation is searched with at once.
         last = server.search(REQUEST, k=50, detect="off")["results"][0]["tools"][-1]["id"]
         assert server.post("/v1/feedback", utterance=REQUEST, tools=[last]).status_code == 200

@@ -51,14 +51,8 @@ async def list_tools(
         ids = [tool for tool in ids if all(want in (None, has) for want, has in zip(wanted, labels[tool], strict=True))]
     if contains:
         part = contains.casefold()
-        named = await asyncio.to_thread(
-            lambda: {
-                tool
-                for tool, name in snapshot.index.tools.names()
-                if part in tool.casefold() or part in name.casefold()
-            }
-        )
-        ids = [tool for tool in ids if tool in named]
+        names = await asyncio.to_thread(lambda: dict(snapshot.index.tools.names()))
+        ids = [tool for tool in ids if part in tool.casefold() or part in names[tool].casefold()]
     start = bisect_right(ids, after)
     page = ids[start : start + limit]
     return reply(

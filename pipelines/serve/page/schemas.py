@@ -63,9 +63,7 @@ class ReadRequest(RequestModel):
 class ReadTool(ToolOut):
     """A tool of the catalogue that was read."""
 
-    state: Literal["new", "changed", "same"] = Field(
-        description="Compared with the tool of the same id in the live catalogue."
-    )
+    state: Literal["new", "changed", "same"] = Field(description="Compared with the live tool of the same id.")
 
 
 class ReadResponse(ResponseModel):

@@ -27,7 +27,7 @@ class ManagedVllm:
     kind: Literal["vllm"] = "vllm"
     context: Annotated[int, Ge(0)] = 0
     """Tokens of prompt and answer together; 0: the model's own limit."""
-    memory: Annotated[float, Gt(0), Le(1)] = 0.9
+    gpu_memory: Annotated[float, Gt(0), Le(1)] = 0.9
     """Share of a GPU's memory for vLLM; on a CPU, $VLLM_CPU_KVCACHE_SPACE sets the GiB of its cache."""
     eager: bool = False
     """Skip compilation: starts faster, answers slower."""
@@ -113,8 +113,8 @@ class ServedRewriter:
                 backend: BackendSettings = ServerSettings(
                     urls[0], model, key_variable=variable, timeout=10.0, retries=0
                 )
-            case ManagedVllm(context=context, gpu_memory=memory, eager=eager):
-                backend = VllmSettings(context=context, gpu_memory=memory, eager=eager)
+            case ManagedVllm(context=context, gpu_memory=gpu_memory, eager=eager):
+                backend = VllmSettings(context=context, gpu_memory=gpu_memory, eager=eager)
             case InProcess():
                 backend = TransformersSettings()
             case ByRules():

@@ -50,7 +50,7 @@ def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int, 
     if settings.eager:
         options += ["--enforce-eager"]
     if not on_cpu:
-        options += ["--gpu-memory-utilization", f"{settings.memory:g}"]
+        options += ["--gpu-memory-utilization", f"{settings.gpu_memory:g}"]
     if lora_rank:  # two adapters, so that a new one can take over from the old one
         options += ["--enable-lora", "--max-lora-rank", str(lora_rank), "--max-loras", "2", "--max-cpu-loras", "4"]
     return [*options, *settings.options]

@@ -69,7 +69,9 @@ def test_two_gateways_see_each_others_changes_as_they_are_made(gateway: Gateways
     took.append(until(lambda: one.client.get("/v1/tools/coat").json()["description"] == "Sells umbrellas."))
     assert two.client.delete("/v1/tools/coat").json()["removed"] == 1
     took.append(until(lambda: not has(one, "coat")))
-    assert min(took) < following.QUIET / 2  # by the feed: the next look would be later. A busy machine delays some
+    assert (
+        min(took) < following.CHECK_SECONDS / 2
+    )  # by notification; a busy machine delays some
     assert fingerprint(one) == fingerprint(two)
     three = gateway()  # one that starts now has the same
     assert fingerprint(three) == fingerprint(one)
@@ -79,7 +81,7 @@ def test_the_database_is_killed_and_nothing_is_lost(
     gateway: Gateways, postgres: Postgres, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(following, "LONGEST", 1.0)
+    monkeypatch.setattr(following, "MAX_PAUSE", 1.0)
     one, two = gateway(watch_seconds=0.2), gateway()
     taken = [f"new-{number}" for number in range(20)]
     for number, tool in enumerate(taken):
@@ -148,7 +150,7 @@ def test_what_could_not_be_read_is_read_again_soon(gateway: Gateways, monkeypatc
 
     monkeypatch.setattr(Replica, "refresh", refresh)
     one.client.put("/v1/tools/coat", json=COAT)
-    assert until(lambda: has(two, "coat") and not failures) < following.QUIET / 2
+    assert until(lambda: has(two, "coat") and not failures) < following.CHECK_SECONDS / 2
     until(lambda: not two.client.get("/readyz").json()["stale"])
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from pipelines.data.dataset import load_dataset, stable_hash
 from pipelines.data.dataset_writer import normalize_utterance, query_id, write_dataset
+from pipelines.legal_names import LegalNames
 from pipelines.renew.call_names import ToolNames
 from pipelines.renew.collect import Collected, check_enough, collect
 from pipelines.renew.settings import Sources
-from pipelines.legal_names import LegalNames
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 

@@ -126,11 +126,11 @@ def test_the_threshold_that_the_samples_dev_chose_is_the_samples_alone(
     own = shutil.copytree(SHIPPED, tmp_path / "mine")
     assert cli.serve(["--set", f"index={own}", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
-    assert config["least_probability"] is None
+    assert config["detection_threshold"] is None
     [facts] = own.glob("masstool-model-*/training.json")
     chosen = json.loads(facts.read_text())["detection"]["threshold"]
     for said, threshold in ((None, chosen), (0.25, 0.25)):
-        with running(config | {"port": 0, "least_probability": said}) as server:
+        with running(config | {"port": 0, "detection_threshold": said}) as server:
             found = server.search("will I need a coat in Oslo tonight", k=5)["results"][0]
             assert found["detection"]["threshold"] == pytest.approx(threshold)
     assert chosen != pytest.approx(0.4)

@@ -98,7 +98,7 @@ def test_callers_without_a_key_have_a_share_together(serve: Serve) -> None:
     assert server.post("/v1/search", utterance="hi").status_code == 200
     refused = server.post("/v1/search", utterance="hi")
     assert refused.status_code == 429
-    assert refused.json()["error"]["message"].startswith("anonymous has 3 a minute")
+    assert refused.json()["error"]["message"].startswith("anonymous may send 3 per minute")
     server.client.headers["Authorization"] = f"Bearer {key}"
     assert server.post("/v1/search", utterance="hi").status_code == 200
 
@@ -106,14 +106,14 @@ def test_callers_without_a_key_have_a_share_together(serve: Serve) -> None:
 def test_a_share_comes_back_with_time() -> None:
     now = [0.0]
     caller = Caller("a", frozenset({"search"}), per_minute=60, clock=lambda: now[0])
-    caller.spend(60)
+    caller.charge("search", 60)
     with pytest.raises(Refusal) as caught:
-        caller.spend(3)
+        caller.charge("search", 3)
     assert caught.value.retry_after == pytest.approx(3.0)
     now[0] = 3.0
-    caller.spend(3)
+    caller.charge("search", 3)
     now[0] = 1000.0
-    caller.spend(1000)  # more than a share: takes all of it, and is not refused for ever
+    caller.charge("search", 1000)  # more than a share: takes all of it, and is not refused for ever
 
 
 def test_more_requests_than_the_server_bears_get_429(serve: Serve, model: ModelServer) -> None:
@@ -156,15 +156,15 @@ def engine(settings: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({}, "nobody could get in"),
-        ({"anonymous": ["search", "write"], "host": "0.0.0.0"}, "may at most search"),
+        ({}, "no caller could get in"),
+        ({"anonymous": ["search", "write"], "host": "0.0.0.0"}, "may only search"),
         ({"anonymous": ["serach"]}, "did you mean search?"),
         ({"keys": [{"name": "a", "sha256": "secret"}]}, "64 hexadecimal"),
         ({"anonymous": ["search"], "deadline_ms": 0}, "deadline_ms"),
         ({"anonymous": ["search"], "rewriter": {"engine": {"kind": "vllm"}}}, "needs the `path`"),
         (engine({"kind": "vllm", "options": ["--host=0.0.0.0"]}), "--host"),
         (engine({"kind": "servers", "urls": ["ftp://x"], "model": "m"}), "http://"),
-        (engine({"kind": "servers", "urls": [], "model": "m"}), "no server"),
+        (engine({"kind": "servers", "urls": [], "model": "m"}), "at least one server"),
     ],
 )
 def test_a_config_that_lets_nobody_or_anybody_in_is_refused(config: dict[str, Any], complaint: str) -> None:

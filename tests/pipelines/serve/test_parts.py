@@ -26,7 +26,8 @@ from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.cache import RewriteCache
 from pipelines.serve.rewriter.endpoints import read_completion
 from pipelines.serve.rewriter.prompt_budget import PromptBudget
-from pipelines.serve.schemas import search as wire
+from pipelines.serve.schemas.search import FeedbackRequest, RewriteBody, SearchRequest
+from pipelines.serve.schemas.tools import ToolBody, ToolsBody
 from pipelines.serve.settings import ImportRules, KeySettings
 from retrievers.index import Index, build
 from rewrite.backends.server import ServerBackend
@@ -55,7 +56,7 @@ def test_any_body_is_an_answer_or_trouble(data: bytes) -> None:
     assert all(isinstance(answer.text, str) and answer.tokens >= 0 for answer in answers)
 
 
-@pytest.mark.parametrize("kind", [wire.SearchRequest, wire.RewriteRequest, wire.FeedbackRequest, wire.ToolsBody])
+@pytest.mark.parametrize("kind", [SearchRequest, RewriteBody, FeedbackRequest, ToolsBody])
 @given(data=JSON | st.fixed_dictionaries({"utterance": JSON}, optional={"k": JSON, "filters": JSON, "rewrite": JSON}))
 def test_any_json_is_a_request_or_refused(kind: Any, data: Any) -> None:
     try:
@@ -69,13 +70,13 @@ def test_any_json_is_a_request_or_refused(kind: Any, data: Any) -> None:
 @given(st.text(max_size=300))
 def test_any_url_is_refused_unless_its_host_is_allowed(url: str) -> None:
     with pytest.raises(Refusal) as caught:
-        checked(url, Imports(hosts=("catalogues.example",)))
+        check_url(url, ImportRules(hosts=("catalogues.example",)))
     assert caught.value.status in (403, 422)
 
 
 @pytest.mark.parametrize(("told", "asked"), [("LocalHost", "localhost"), ("localhost", "LOCALHOST")])
 def test_a_host_is_allowed_however_it_is_written(told: str, asked: str) -> None:
-    parts, address = checked(f"https://{asked}/tools", Imports(hosts=(told,), private=True))
+    parts, address = check_url(f"https://{asked}/tools", ImportRules(hosts=(told,), allow_private=True))
     assert (parts.host, address.is_loopback) == ("localhost", True)
 
 
@@ -85,9 +86,9 @@ def test_a_host_is_allowed_however_it_is_written(told: str, asked: str) -> None:
     "::ffff:127.0.0.1 ::ffff:10.0.0.1 2002:7f00:1:: 64:ff9b::7f00:1".split(),
 )
 def test_no_private_address_passes_for_a_public_one(address: str) -> None:
-    assert not public(ipaddress.ip_address(address))
-    assert public(ipaddress.ip_address("93.184.216.34"))
-    assert public(ipaddress.ip_address("2606:2800:220:1:248:1893:25c8:1946"))
+    assert not is_public(ipaddress.ip_address(address))
+    assert is_public(ipaddress.ip_address("93.184.216.34"))
+    assert is_public(ipaddress.ip_address("2606:2800:220:1:248:1893:25c8:1946"))
 
 
 @given(st.text(), st.none() | st.text())
@@ -99,9 +100,9 @@ def test_any_header_is_a_key_or_refused(authorization: str, api_key: str | None)
 
 @given(st.text())
 def test_any_host_header_is_read(told: str) -> None:
-    assert len(_host(told)) <= len(told.lower()) + 1
-    assert _host("LocalHost:8080") == "localhost"
-    assert _host("[::1]:8080") == "[::1]"
+    assert len(host_name(told)) <= len(told.lower()) + 1
+    assert host_name("LocalHost:8080") == "localhost"
+    assert host_name("[::1]:8080") == "[::1]"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -124,20 +125,20 @@ def test_whole_records_come_back_whatever_is_torn(
 
 @given(
     st.builds(
-        wire.ToolBody,
+        ToolBody,
         name=st.text(min_size=1, max_size=20).map(lambda text: "".join(filter(str.isprintable, text)).strip() or "x"),
         description=st.text(max_size=40),
         schema=st.none() | st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3),
     )
 )
-def test_a_tool_is_shown_as_it_was_put(body: wire.ToolBody) -> None:
-    back = shown(made("an id", body))
+def test_a_tool_is_shown_as_it_was_put(body: ToolBody) -> None:
+    back = tool_out(make_tool("an id", body))
     assert (back.name, back.description, back.arguments) == (body.name, body.description, body.arguments)
 
 
 def test_a_breaker_opens_tries_and_closes() -> None:
     now = [0.0]
-    breaker = Breaker(2, first=1.0, clock=lambda: now[0])
+    breaker = Breaker(2, first_pause=1.0, clock=lambda: now[0])
     asking = breaker.enter()
     breaker.failed(asking)
     assert breaker.state == "closed"
@@ -188,11 +189,11 @@ def test_searches_that_come_together_are_searched_together(tmp_path: Path) -> No
 
     async def many() -> list[Any]:
         batcher = Batcher(1, 8, 40)
-        tasks = [asyncio.ensure_future(batcher.ask(search, [f"weather {number}"], 5)) for number in range(20)]
+        tasks = [asyncio.ensure_future(batcher.search(search, [f"weather {number}"], 5)) for number in range(20)]
         gone = tasks.pop(7)
         gone.cancel()
         with pytest.raises(Refusal):
-            await asyncio.gather(batcher.ask(search, ["x"] * 30, 5))
+            await asyncio.gather(batcher.search(search, ["x"] * 30, 5))
         found = await asyncio.gather(*tasks)
         batcher.close()
         return list(found)
@@ -206,14 +207,14 @@ def test_searches_that_come_together_are_searched_together(tmp_path: Path) -> No
 
 def test_a_failing_search_fails_those_who_asked_and_no_others() -> None:
     class Broken:
-        def ask(self, texts: list[str], depth: int) -> Any:
+        def retrieve(self, texts: list[str], depth: int) -> Any:
             if "bad" in texts:
                 raise OSError("gone")
             return [text.upper() for text in texts]
 
     async def both() -> list[Any]:
         batcher, search = Batcher(1, 1, 10), Broken()
-        asked = (batcher.ask(search, [text], 1) for text in ("a", "bad", "b"))  # type: ignore[arg-type]
+        asked = (batcher.search(search, [text], 1) for text in ("a", "bad", "b"))  # type: ignore[arg-type]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     one, error, other = asyncio.run(both())
@@ -225,8 +226,8 @@ def test_room_is_counted_only_near_the_edge(model: ModelServer) -> None:
     model.context = 1000
     template = load_template("needs")
     exact = ServerBackend(ServerSettings(model.url, "rewriter"))
-    room = PromptBudget(exact, template, 200)
+    budget = PromptBudget(exact, template, 200)
     bare = len(template.render(RewriteRequest(""))[0]["content"].split())
-    assert room.surely(template.render(RewriteRequest("x" * (1000 - 200 - bare - 40))))
-    assert not room.surely(template.render(RewriteRequest("x" * 1000)))
-    assert room.count([template.render(RewriteRequest("one two three"))]) == [bare + 3]
+    assert budget.surely_fits(template.render(RewriteRequest("x" * (1000 - 200 - bare - 40))))
+    assert not budget.surely_fits(template.render(RewriteRequest("x" * 1000)))
+    assert budget.count([template.render(RewriteRequest("one two three"))]) == [bare + 3]

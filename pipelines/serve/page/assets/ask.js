@@ -42,9 +42,9 @@ export function told(found, failure) {
   $("rewrite-option").hidden = !rewriter;
   if (about) {
     $("utterance").maxLength = about.limits.characters;
-    $("deadline").max = about.longest_deadline_ms;
+    $("deadline").max = about.max_deadline_ms;
     $("deadline").placeholder = about.deadline_ms;
-    for (const option of $("places").options) option.disabled = Number(option.value) > about.limits.places;
+    for (const option of $("places").options) option.disabled = Number(option.value) > about.limits.k;
   }
   if (!shown) fill($("answer"), failure ? trouble(failure) : about ? welcome(rewriter) : []);
 }
@@ -115,7 +115,7 @@ function body(text, rewrite) {
   const deadline = Math.round(Number($("deadline").value));
   return {
     utterance: text,
-    k: Math.min(Math.max(DEPTH, places), about?.limits.places ?? DEPTH),
+    k: Math.min(Math.max(DEPTH, places), about?.limits.k ?? DEPTH),
     rewrite,
     ...(filters.provider.length || filters.category.length ? { filters } : {}),
     ...(deadline > 0 && rewrite !== "off" ? { deadline_ms: deadline } : {}),

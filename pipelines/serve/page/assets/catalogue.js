@@ -84,7 +84,7 @@ function filters() {
 
 async function nearest(text, signal) {
   const { provider, category } = filters();
-  const body = { utterance: text, k: Math.min(PAGE, about?.limits.places ?? PAGE), rewrite: "off" };
+  const body = { utterance: text, k: Math.min(PAGE, about?.limits.k ?? PAGE), rewrite: "off" };
   if (provider || category) body.filters = { provider: provider ? [provider] : [], category: category ? [category] : [] };
   const { tools } = (await call("POST", "/v1/search", body, signal)).results[0];
   const said = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "Nothing was found";

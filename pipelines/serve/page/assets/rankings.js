@@ -16,7 +16,7 @@ export function moved(state) {
     return { tool, place: at + 1, other: to, kind: to === null || to > places ? "out" : kind(at + 1 - to) };
   });
   const right = (changed ? final : raw).tools.slice(0, places).map((tool, at) => {
-    const seen = before.get(tool.id) ?? tool.found_by.find((each) => each.list === "raw")?.place ?? null;
+    const seen = before.get(tool.id) ?? tool.found_by.find(({ list }) => list === "raw")?.rank ?? null;
     return { tool, place: at + 1, other: seen, kind: seen === null || seen > places ? "in" : kind(seen - at - 1) };
   });
   return { changed, left, right, places };
@@ -53,7 +53,7 @@ function badge({ kind, place, other }, side) {
 
 function lists(tool) {
   if (!tool.found_by.length) return "named outright";
-  return tool.found_by.map((each) => `${each.list} #${each.place}`.replaceAll(" ", "\u00a0")).join(" · ");
+  return tool.found_by.map(({ list, rank }) => `${list} #${rank}`.replaceAll(" ", "\u00a0")).join(" · ");
 }
 
 function row(entry, side, changed) {

@@ -28,7 +28,7 @@ def test_by_default_flagged_and_let_in(serve: Serve) -> None:
 
 
 def test_held_until_an_admin_approves_also_across_a_restart(serve: Serve, tmp_path: Path) -> None:
-    config = {"trust": {"hold": ["hidden"]}, "held": str(tmp_path / "held"), **ADMIN}
+    config = {"trust": {"hold": ["hidden"]}, "quarantine": str(tmp_path / "held"), **ADMIN}
     server = serve(**config)
     told = put(server, "adder", **EVIL)
     assert (told["added"], [each["id"] for each in told["held"]]) == (0, ["adder"])
@@ -41,7 +41,7 @@ def test_held_until_an_admin_approves_also_across_a_restart(serve: Serve, tmp_pa
     assert again.search("umbrellas")["results"][0]["tools"][0]["id"] == "adder"
     assert again.client.get("/v1/admin/held").json()["total"] == 0
     assert again.post("/v1/admin/held/approve", ids=["adder"]).status_code == 404
-    assert json.loads((tmp_path / "held" / "held.json").read_text()) == []
+    assert json.loads((tmp_path / "held" / "quarantine.json").read_text()) == []
 
 
 def test_rejected_is_gone_and_searchers_may_not_decide(serve: Serve) -> None:

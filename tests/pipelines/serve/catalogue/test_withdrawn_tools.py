@@ -32,7 +32,7 @@ def put(server: Running, tool: str, body: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_good_text_put_again(serve: Serve, tmp_path: Path, known: bool) -> None:
-    server = serve(held=str(tmp_path / "held"), **CONFIG)
+    server = serve(quarantine=str(tmp_path / "held"), **CONFIG)
     if known:
         put(server, "adder", GOOD)
     put(server, "adder", EVIL)
@@ -42,7 +42,7 @@ def test_the_good_text_put_again(serve: Serve, tmp_path: Path, known: bool) -> N
     assert waiting(server) == ["other"]
     assert server.post("/v1/admin/held/approve", ids=["adder"]).status_code == 404
     assert server.client.get("/v1/tools/adder").json()["description"] == GOOD["description"]
-    assert waiting(serve(held=str(tmp_path / "held"), **CONFIG)) == ["other"]  # nor after a restart
+    assert waiting(serve(quarantine=str(tmp_path / "held"), **CONFIG)) == ["other"]  # nor after a restart
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -64,8 +64,8 @@ def test_the_tool_no_longer_listed_by_a_followed_server(serve: Serve) -> None:
     shop.tools["wash"] = EVIL["description"]
     shop.tools["dye"] = EVIL["description"]
     with over_http(shop) as url:
-        imports = {"hosts": ["127.0.0.1"], "private": True, "seconds": 30.0}
-        server = serve(imports=imports, mcp=[{"name": "shop", "url": url, "every_seconds": 0.2}], **CONFIG)
+        imports = {"hosts": ["127.0.0.1"], "allow_private": True, "seconds": 30.0}
+        server = serve(imports=imports, mcp=[{"name": "shop", "url": url, "poll_seconds": 0.2}], **CONFIG)
         until(lambda: set(waiting(server)) == {"shop/wash", "shop/dye"})
         shop.tools["wash"] = "Washes socks."
         del shop.tools["dye"]

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from scripted import check_tool
 from serving import Running
 
+from pipelines.legal_names import LegalNames
 from pipelines.serve.formats.argument_schemas import arguments_of, rename_properties
 from pipelines.serve.formats.definitions import FORMATS
-from pipelines.legal_names import LegalNames
 from retrievers.types import Parameter, Tool
 
 Serve = Callable[..., Running]

@@ -151,7 +151,7 @@ def test_an_import_that_is_allowed_follows_no_redirect_and_no_size(folder: Path)
         "retriever": "bm25",
         "admin": True,
         "anonymous": ["search", "admin"],
-        "imports": {"hosts": ["localhost"], "private": True, "bytes": 4000},
+        "imports": {"hosts": ["localhost"], "allow_private": True, "bytes": 4000},
     }
     port = source.server_address[1]
     with running(config) as server:

@@ -94,7 +94,7 @@ def test_the_document_tells_this_servers_limits(tmp_path: Path) -> None:
     from retrievers.index import build
 
     build(tmp_path / "index", varied_tools(5), BM25_ONLY, plain_context())
-    limits = {"characters": 100, "utterances": 3, "places": 7, "tools": 2}
+    limits = {"characters": 100, "utterances": 3, "k": 7, "tools": 2}
     with running({"index": str(tmp_path / "index"), "retriever": "bm25", "limits": limits}) as server:
         properties = server.client.get("/openapi.json").json()["components"]["schemas"]["SearchRequest"]["properties"]
         assert properties["k"]["maximum"] == 7

@@ -74,7 +74,7 @@ def test_with_a_rewriter_it_is_toolsearch_explain(
         for tool in result["tools"]:
             for by in tool["found_by"]:
                 ranking = theirs.raw if by["list"] == "raw" else theirs.line_rankings[int(by["list"].split()[1]) - 1]
-                assert ranking.ids[by["place"] - 1] == tool["id"]
+                assert ranking.ids[by["rank"] - 1] == tool["id"]
 
 
 def test_the_modes_ask_the_rewriter_or_do_not(serve: Serve, model: ModelServer) -> None:

@@ -12,7 +12,7 @@ from serving import Running
 from waiting import until
 
 Serve = Callable[..., Running]
-LOCAL = {"hosts": ["127.0.0.1"], "private": True, "seconds": 30.0}
+LOCAL = {"hosts": ["127.0.0.1"], "allow_private": True, "seconds": 30.0}
 ADMIN = {"admin": True, "anonymous": ["search", "write", "admin"]}
 
 
@@ -34,9 +34,9 @@ def test_a_running_server_is_imported_page_by_page(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("rules", "code"),
     [
-        ({"private": True}, "forbidden"),  # no host is allowed
+        ({"allow_private": True}, "forbidden"),  # no host is allowed
         ({"hosts": ["127.0.0.1"]}, "invalid"),  # plain http
-        ({"hosts": ["localhost"], "private": True}, "forbidden"),  # another host than the one asked
+        ({"hosts": ["localhost"], "allow_private": True}, "forbidden"),  # another host than the one asked
     ],
 )
 def test_the_rules_of_every_import_hold(serve: Serve, rules: dict[str, object], code: str) -> None:
@@ -62,7 +62,7 @@ def test_what_is_no_mcp_server_or_leads_elsewhere_is_refused(serve: Serve) -> No
 def test_a_followed_server_is_kept_in_step_and_may_go_away(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     shop = ToolShop("mend", "wash", "iron")
     with over_http(shop) as url:
-        server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "every_seconds": 0.2}])
+        server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "poll_seconds": 0.2}])
         until(lambda: held(server) == {"shop/mend", "shop/wash", "shop/iron"})
         del shop.tools["wash"]
         shop.tools |= {"dye": "Dyes cloth.", "mend": "Mends socks with care."}
@@ -81,7 +81,7 @@ def test_a_followed_server_is_kept_in_step_and_may_go_away(serve: Serve, caplog:
 def test_news_is_taken_up_without_waiting_for_the_next_look(serve: Serve) -> None:
     shop = ToolShop("mend")
     with over_http(shop) as url:
-        server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "every_seconds": 3600.0}])
+        server = serve(imports=LOCAL, mcp=[{"name": "shop", "url": url, "poll_seconds": 3600.0}])
         until(lambda: held(server) == {"shop/mend"})
         shop.tools["dye"] = "Dyes cloth."
         import anyio.from_thread

@@ -18,7 +18,7 @@ Serve = Callable[..., Running]
 
 def test_those_who_asked_before_it_opened_open_it_once() -> None:
     now = [0.0]
-    breaker = Breaker(5, first=1.0, clock=lambda: now[0])
+    breaker = Breaker(5, first_pause=1.0, clock=lambda: now[0])
     for ticket in [breaker.enter() for _ in range(64)]:
         breaker.failed(ticket)
     now[0] = 0.9
@@ -29,7 +29,7 @@ def test_those_who_asked_before_it_opened_open_it_once() -> None:
 
 def test_a_late_word_says_nothing_of_the_one_who_tries() -> None:
     now = [0.0]
-    breaker = Breaker(5, first=1.0, clock=lambda: now[0])
+    breaker = Breaker(5, first_pause=1.0, clock=lambda: now[0])
     early = [breaker.enter() for _ in range(64)]
     for ticket in early[:5]:
         breaker.failed(ticket)

@@ -41,7 +41,7 @@ def test_a_connection_that_the_server_let_go_is_no_lost_rewrite(serve: Serve, mo
 
 
 def test_a_server_that_hangs_up_every_time_is_asked_twice_and_no_more(serve: Serve, model: ModelServer) -> None:
-    server = serve(rewriter=rewriter(model, failures=100), deadline_ms=10_000)
+    server = serve(rewriter=rewriter(model, max_failures=100), deadline_ms=10_000)
     server.until_ready()
 
     def hangs_up(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> Reply | None:

@@ -106,7 +106,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Mo
     index = tmp_path_factory.mktemp("faults") / "index"
     build(index, varied_tools(60), BM25_ONLY, plain_context())
     model = ModelServer()
-    with running({"index": str(index), "retriever": "bm25", "rewriter": rewriter(model, failures=100)}) as server:
+    with running({"index": str(index), "retriever": "bm25", "rewriter": rewriter(model, max_failures=100)}) as server:
         server.until_ready()
         yield server, model
     model.stop()
@@ -182,7 +182,7 @@ def test_the_next_server_is_asked_where_one_fails(serve: Serve, model: ModelServ
 def test_what_fails_again_and_again_is_left_alone_and_tried_later(
     serve: Serve, model: ModelServer, clock: Clock
 ) -> None:
-    server = serve(rewriter=rewriter(model, failures=3), deadline_ms=SHORT)
+    server = serve(rewriter=rewriter(model, max_failures=3), deadline_ms=SHORT)
     server.until_ready()
     model.manners = slow
     reasons: list[str] = []
@@ -199,7 +199,7 @@ def test_what_fails_again_and_again_is_left_alone_and_tried_later(
 
 
 def test_callers_in_a_hurry_close_nothing_for_others(serve: Serve, model: ModelServer) -> None:
-    server = serve(rewriter=rewriter(model, failures=2))
+    server = serve(rewriter=rewriter(model, max_failures=2))
     server.until_ready()
     model.manners = slow
     for number in range(6):

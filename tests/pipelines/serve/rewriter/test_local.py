@@ -82,9 +82,9 @@ def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path,
         shutil.copytree(version, folder)
 
     async def course() -> None:
-        rewriting = Rewriting(4, 0, Metrics())
         settings = ServedRewriter(str(folder), str(tiny_lm), sampling=Sampling(max_tokens=8), engine=InProcess())
-        models = Models(settings, rewriting, Metrics(), "cpu")
+        models = RewriterManager(settings, Metrics(), "cpu")
+        rewriting = models.dispatcher
         await models.start()
         assert rewriting.loaded is not None
         first = rewriting.loaded.model
@@ -101,7 +101,7 @@ def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path,
             while len(rewriting.endpoints) > 1:
                 await asyncio.sleep(0.01)
         await rewriting.rewrite(rewriting.loaded, RewriteRequest("book me a flight"), 60.0)
-        assert models.ready()
+        assert models.is_ready()
         await models.close()
 
     asyncio.run(course())

@@ -55,8 +55,8 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loading_for_long_is_not_health(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(vllm_process, "STEADY", 2.0)
-    monkeypatch.setattr(vllm_process, "LONGEST_PAUSE", 0.25)
+    monkeypatch.setattr(vllm_process, "STEADY_SECONDS", 2.0)
+    monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.25)
     (tmp_path / "times").write_text("2.5 0.01")
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def test_loading_for_long_is_not_health(
 
 
 def test_whatever_goes_wrong_when_it_is_up_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_process, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.1)
     (tmp_path / "times").write_text("0 60")
 
     async def run() -> int:
