@@ -38,7 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "reward": ("metrics language", "base lists", "terms", "retrieval"),
     "pipelines": (
-        "renamed_keys exit_codes models report",
+        "renamed_keys exit_codes models legal_names report",
         "config runs vllm_engine",
         "context database",
         "data",
@@ -52,13 +52,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pipelines/serve": (
         "errors metrics tracing",
-        "schemas formats",
-        "mcp.settings rewriter.settings",
-        "settings",
-        "catalogue rewriter",
-        "answers service",
+        "schemas rewriter.settings",
+        "settings formats",
+        "keys catalogue rewriter",
+        "results",
+        "service",
         "gateway",
-        "http page mcp",
+        "http",
+        "page mcp",
+        "app",
+        "server",
     ),
 }
 """Per folder, from the floor up: a name imports names of the layers below it, never a neighbour of its own layer."""

@@ -17,7 +17,7 @@ from retrievers.settings import RewriteFusion
 from rewrite.rewriter import fit_prompts
 from rewrite.settings import Sampling
 from rewrite.template import Template
-from rewrite.types import Answer, RewriteRequest, Prompt, Rewrite
+from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest
 from rewrite.votes import merge_answers
 
 CACHE_SIZE = 10_000

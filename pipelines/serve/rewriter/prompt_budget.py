@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rewrite.backends.base import TokenBudget
 from rewrite.template import Template
-from rewrite.types import RewriteRequest, Prompt
+from rewrite.types import Prompt, RewriteRequest
 
 MARGIN = 32
 """Tokens that joining texts may add."""
