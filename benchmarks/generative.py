@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace, context: Context, scratch: Path) -> dic
 
 def perplexity(language: LanguageModel) -> float:
     """Perplexity of the plain text, each token given all before it."""
-    tokens = torch.tensor([language.frames.ids(PLAIN)], device=language.device)
+    tokens = torch.tensor([language.chat.tokenize(PLAIN)], device=language.device)
     with torch.no_grad(), precision(language.device):
         logits = language.model(input_ids=tokens).logits[0, :-1].float()
     return float(torch.exp(torch.nn.functional.cross_entropy(logits, tokens[0, 1:])))

@@ -23,19 +23,18 @@ from harness import make_parser, write_json
 from pipelines.context import make_context
 from pipelines.data.dataset import DataSet, load_dataset, stable_hash
 from pipelines.data.training_sets import training_set
-from retrievers.generative import code_table as books
+from retrievers.generative.code_table import CodeTable
 from retrievers.generative.settings import GenerativeTraining, Stage, ToolGenSettings
-from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.index import Index, add, build
 from retrievers.kind import Block, Context
 from retrievers.registry import make_kind, settings_from_json
 from retrievers.settings import DenseSettings, DenseTraining, TrainingSource
 from retrievers.text import document
-from retrievers.weaver.settings import WeaveSettings
+from retrievers.weaver.settings import QuantiserSettings, ToolWeaverSettings
 
 DOCUMENT_BATCH = 32
 """Documents per step: with more, a small catalogue has too few steps to learn."""
-WAYS = {"toolgen": ("from documents", "from names"), "toolweaver": ("nearest", "said", "token")}
+WAYS = {"toolgen": ("from documents", "from names"), "toolweaver": ("nearest", "generated", "token")}
 """How codes of added tools are made: the default first."""
 Facts = dict[str, Any]
 
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1, help="share of the tools that come later")
     parser.add_argument("--model", default="bundled:smollm2-135m")
     parser.add_argument("--encoder", default="bundled:minilm", help="of toolweaver and dense")
-    parser.add_argument("--weave", type=int, nargs=2, default=(3, 64), metavar=("LEVELS", "CODES"))
+    parser.add_argument("--quantiser", type=int, nargs=2, default=(3, 64), metavar=("LEVELS", "CODES"))
     parser.add_argument("--epochs", type=int, nargs=2, default=(12, 8), metavar=("MEMORISE", "RETRIEVE"))
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--batch", type=int, default=128, help="queries per step")
@@ -73,11 +72,11 @@ def make_settings(options: argparse.Namespace) -> Any:
         Stage(epochs, options.learning_rate, batch, max_length=192)
         for epochs, batch in zip(options.epochs, (DOCUMENT_BATCH, options.batch), strict=True)
     )
-    training = GenerativeTraining(source, memorise=memorise, retrieve=retrieve, judge_every=4)
+    training = GenerativeTraining(source, memorise=memorise, retrieve=retrieve, eval_every=4)
     if options.kind == "toolgen":
         return ToolGenSettings(model=options.model, train=training)
-    weave = WeaveSettings(levels=options.weave[0], codes=options.weave[1])
-    return ToolWeaverSettings(training, model=options.model, encoder=options.encoder, weave=weave)
+    quantiser = QuantiserSettings(*options.quantiser)
+    return ToolWeaverSettings(train=training, model=options.model, encoder=options.encoder, quantiser=quantiser)
 
 
 def measure(options: argparse.Namespace, context: Context, folder: Path) -> Facts:
@@ -112,10 +111,10 @@ def _open_with(folder: Path, kind: str, way: str, context: Context) -> Any:
     part = index.manifest.retrievers[kind]
     settings = settings_from_json(part.settings)
     if isinstance(settings, ToolWeaverSettings):
-        settings = replace(settings, newcomers=way)
+        settings = replace(settings, new_tools=way)
     made: Any = make_kind(settings, context, folder / part.model)
-    if kind == "toolgen":  # tokens from names: made by a code table without `own`
-        made._book = replace(books.read(folder / part.model), own=None)
+    if kind == "toolgen":  # tokens from names: made by a code table without `own_logit`
+        made._table = replace(CodeTable.read(folder / part.model), own_logit=None)
     tools = [index.tools[tool] for tool in index.rows.ids]
     arrays = made.tool_rows(tools, [document(tool, index.manifest.text) for tool in tools])
     return made.open([Block(arrays, index.rows.live)], index.rows, "", index.retriever)

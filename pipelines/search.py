@@ -11,7 +11,7 @@ from pipelines.detection import Detection, detect, find_detector
 from pipelines.phrasing import phrase
 from retrievers.errors import BadInput
 from retrievers.fusion import with_raw
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
@@ -60,7 +60,7 @@ class ToolSearch:
     @property
     def branches(self) -> Mapping[ToolId, tuple[int, ...]]:
         """Each tool's path in the tree of codes; empty for retrievers without codes."""
-        return self._retriever.branches if isinstance(self._retriever, Generative) else {}
+        return self._retriever.branches if isinstance(self._retriever, GenerativeRetriever) else {}
 
     @property
     def has_detector(self) -> bool:

@@ -13,10 +13,10 @@ from typing import Any, get_args, get_type_hints
 
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.generative.settings import ToolGenSettings
-from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.kind import Context, Kind
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings
+from retrievers.weaver.settings import ToolWeaverSettings
 
 RetrieverSettings = (
     BM25Settings

@@ -9,12 +9,12 @@ from typing import Any
 
 from pipelines.agent.world import run_tool
 from retrievers.base import Retriever
-from retrievers.generative.chat_format import Frames, Turn
-from retrievers.generative.decoding.free_text import Speech
+from retrievers.generative.chat_format import ChatFormat, ChatTurn
+from retrievers.generative.decoding.free_text import TextGenerator
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.decoding.local_model import Vocabulary
-from retrievers.generative.retriever import Generative
-from retrievers.generative.trajectories import ANSWER, TOOL, dumped, shown, told
+from retrievers.generative.decoding.local_model import ExtendedVocabulary
+from retrievers.generative.retriever import GenerativeRetriever
+from retrievers.generative.trajectories import ANSWER, TOOL, document_prompt, result_prompt, stable_json
 from retrievers.types import Tool, ToolId
 
 MOST_CALLS = 4
@@ -34,7 +34,7 @@ class Attempt:
     """What was done about one task."""
 
     task: str
-    turns: list[Turn]
+    turns: list[ChatTurn]
     calls: list[tuple[ToolId, dict[str, Any] | None]] = field(default_factory=list)
     """Tool and arguments; None: those could not be read."""
     answer: str = ""
@@ -42,16 +42,16 @@ class Attempt:
 
 
 def run_trained(
-    retriever: Generative,
+    retriever: GenerativeRetriever,
     ids: Sequence[ToolId],
     tools: Mapping[ToolId, Tool],
     documents: Mapping[ToolId, str],
     tasks: Sequence[str],
 ) -> list[Attempt]:
     """A model that has the tools in its vocabulary: it thinks, says a tool, reads its document, fills it in."""
-    assert retriever.speech is not None
-    speech, frames = retriever.speech(), retriever.frames
-    attempts = [Attempt(task, [Turn("user", task)]) for task in tasks]
+    assert retriever.text_generator is not None
+    speech, frames = retriever.text_generator(), retriever.chat
+    attempts = [Attempt(task, [ChatTurn("user", task)]) for task in tasks]
     for _ in range(MOST_CALLS + 1):
         _said(speech, frames, _going(attempts))
         for each in _going(attempts):
@@ -59,16 +59,19 @@ def run_trained(
             if thought.startswith(ANSWER.strip()) or len(each.calls) == MOST_CALLS:
                 each.answer, each.over = thought.removeprefix(ANSWER.strip()).strip(), True
             else:
-                each.turns.append(Turn("user", TOOL))
+                each.turns.append(ChatTurn("user", TOOL))
         going = _going(attempts)
-        for each, row in zip(going, retriever.choose([frames.asked(each.turns) for each in going]), strict=True):
-            each.turns += [Turn("assistant", speech.codes[row]), Turn("user", shown(documents[ids[row]]))]
+        for each, row in zip(going, retriever.choose([frames.prompt(each.turns) for each in going]), strict=True):
+            each.turns += [
+                ChatTurn("assistant", speech.codes[row]),
+                ChatTurn("user", document_prompt(documents[ids[row]])),
+            ]
             each.calls.append((ids[row], None))
         _said(speech, frames, going)
         for each in going:
             tool, arguments = each.calls[-1][0], _object(str(each.turns[-1].content))
             each.calls[-1] = (tool, arguments)
-            each.turns.append(Turn("user", told(_result(tools.get(tool), arguments))))
+            each.turns.append(ChatTurn("user", result_prompt(_result(tools.get(tool), arguments))))
     return attempts
 
 
@@ -81,15 +84,12 @@ def run_untrained(
     k: int,
 ) -> list[Attempt]:
     """A model as it comes, with the first k tools that a retriever finds in its prompt."""
-    import numpy as np
-
-    none = np.zeros((0, language.width), np.float32)
-    speech = Speech(Vocabulary(language, none, none), language.size, {})
-    frames = Frames(language.tokenizer, "You are a helpful assistant that calls tools.")
+    speech = TextGenerator(ExtendedVocabulary(language), language.vocab_size, {})
+    frames = ChatFormat(language.tokenizer, "You are a helpful assistant that calls tools.")
     attempts = []
     for task, ranking in zip(tasks, retriever.search(tasks, k), strict=True):
         listed = "\n".join(f"- {tool}: {' '.join(documents[tool].split())[:400]}" for tool in ranking.ids)
-        attempts.append(Attempt(task, [Turn("user", ASK.format(tools=listed, task=task))]))
+        attempts.append(Attempt(task, [ChatTurn("user", ASK.format(tools=listed, task=task))]))
     for _ in range(MOST_CALLS + 1):
         _said(speech, frames, _going(attempts))
         for each in _going(attempts):
@@ -100,7 +100,7 @@ def run_untrained(
                 continue
             arguments = call.get("arguments")
             each.calls.append((str(call["tool"]), arguments if isinstance(arguments, dict) else None))
-            each.turns.append(Turn("user", told(_result(tools.get(str(call["tool"])), each.calls[-1][1]))))
+            each.turns.append(ChatTurn("user", result_prompt(_result(tools.get(str(call["tool"])), each.calls[-1][1]))))
     return attempts
 
 
@@ -108,12 +108,12 @@ def _going(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [each for each in attempts if not each.over]
 
 
-def _said(speech: Speech, frames: Frames, attempts: Sequence[Attempt]) -> None:
+def _said(speech: TextGenerator, frames: ChatFormat, attempts: Sequence[Attempt]) -> None:
     """Every attempt one turn of the assistant further."""
     for each, text in zip(
-        attempts, speech.say([frames.asked(each.turns) for each in attempts], MOST_TOKENS), strict=True
+        attempts, speech.generate([frames.prompt(each.turns) for each in attempts], MOST_TOKENS), strict=True
     ):
-        each.turns.append(Turn("assistant", text.strip()))
+        each.turns.append(ChatTurn("assistant", text.strip()))
 
 
 def _result(tool: Tool | None, arguments: dict[str, Any] | None) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _object(text: str) -> dict[str, Any] | None:
         return None
     try:
         found, _ = json.JSONDecoder().raw_decode(text[start:])
-        dumped(found)
+        stable_json(found)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

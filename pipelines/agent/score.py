@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelines.agent.loop import Attempt
 from retrievers.errors import BadInput
-from retrievers.generative.trajectories import dumped
+from retrievers.generative.trajectories import stable_json
 from retrievers.training_set import Trajectory
 
 
@@ -54,7 +54,7 @@ def _gold(wanted: Trajectory) -> list[tuple[str, str | None]]:
 
 def _plain(arguments: Mapping[str, Any]) -> str:
     """Arguments with nothing in them that makes no difference: case and spaces of text, 20 and 20.0."""
-    return dumped({name: _value(value) for name, value in arguments.items()})
+    return stable_json({name: _value(value) for name, value in arguments.items()})
 
 
 def _value(value: Any) -> Any:

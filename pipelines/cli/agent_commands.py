@@ -14,7 +14,7 @@ from pipelines.context import make_context
 from retrievers.errors import BadInput
 from retrievers.files import disk_room
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index
 from retrievers.text import clean, document
 from retrievers.training_set import Trajectory
@@ -26,7 +26,7 @@ def agent(arguments: argparse.Namespace) -> int:
     context = make_context(arguments.device)
     index = Index(arguments.index, context)
     retriever = index.retriever(arguments.retriever)
-    if not isinstance(retriever, Generative):
+    if not isinstance(retriever, GenerativeRetriever):
         raise BadInput(f"{arguments.retriever!r} is no generative retriever; an agent needs one with `train.agent`")
     wanted = load_trajectories(arguments.tasks, "test")[: arguments.most or None]
     strangers = sorted({call.tool for each in wanted for call in each.calls} - index.tools.keys())

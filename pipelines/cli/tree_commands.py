@@ -15,7 +15,7 @@ from pipelines.report.markup import foreign, section, tag
 from pipelines.report.tree import EXPLANATION, tree
 from retrievers.errors import BadInput
 from retrievers.files import disk_room
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index
 
 
@@ -23,7 +23,7 @@ def show_tree(arguments: argparse.Namespace) -> int:
     """Writes the page, or the codes as JSON."""
     index, folder = Index(arguments.index, make_context("cpu")), Path(os.path.abspath(arguments.index))
     retriever = index.retriever(arguments.retriever)
-    if not isinstance(retriever, Generative) or not retriever.branches:
+    if not isinstance(retriever, GenerativeRetriever) or not retriever.branches:
         raise BadInput(f"{arguments.retriever!r} of {arguments.index} has no tree of codes; a toolweaver has one")
     if arguments.json:
         say(json.dumps({tool: list(path) for tool, path in retriever.branches.items()}, ensure_ascii=False))

@@ -56,7 +56,8 @@ def training_sets(settings: DenseTraining | GenerativeTraining, text: Sequence[s
     names = [each.name for each in data.values()]
     if len(set(names)) < len(settings.data):
         raise BadInput(f"two data sets to train on have the same name: {', '.join(names)}")
-    kept = leave_one_out(list(data.values()), settings.hold_out)[0] if settings.hold_out else list(data.values())
+    hold_out = settings.hold_out if isinstance(settings, DenseTraining) else ""
+    kept = leave_one_out(list(data.values()), hold_out)[0] if hold_out else list(data.values())
     sets = [training_set(each, source.text or text) for source, each in data.items() if each in kept]
     if isinstance(settings, GenerativeTraining) and settings.agent.epochs:
         from pipelines.agent.tasks import load_trajectories

@@ -10,7 +10,6 @@ from pipelines.data.sample_data import SAMPLE, sample_folder
 from retrievers.catalogue import FORMATS, read_catalogue
 from retrievers.errors import BadInput
 from retrievers.generative.settings import ToolGenSettings
-from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kind import Context
@@ -19,6 +18,7 @@ from retrievers.registry import RetrieverSettings, check_names
 from retrievers.settings import DenseSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
+from retrievers.weaver.settings import ToolWeaverSettings
 
 
 @dataclass(frozen=True, slots=True)

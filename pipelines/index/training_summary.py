@@ -20,8 +20,8 @@ def learned(folder: Path) -> Iterator[str]:
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
     """What one training came to."""
-    if woven := told.get("weave"):
-        yield ", codes: " + ", ".join(f"{key} {value}" for key, value in woven.items())
+    if codes := told.get("codes"):
+        yield ", codes: " + ", ".join(f"{key} {value}" for key, value in codes.items())
     for stage, facts in told.get("stages", {}).items():
         last = (
             ", ".join(f"{key} {value:.4g}" for key, value in facts["history"][-1].items()) if facts != "skipped" else ""

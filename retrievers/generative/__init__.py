@@ -1,1 +1,1 @@
-"""Generative retrieval: a language model that says which tool, token by token, and can say nothing else."""
+"""Generative retrieval (ToolGen): a language model generates the tokens of a tool, and can generate nothing else."""

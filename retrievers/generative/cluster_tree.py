@@ -1,4 +1,4 @@
-"""Clusters of clusters: a tree of ten branches over vectors, as deep as it takes for a leaf to hold ten at the most."""
+"""Hierarchical k-means: a tree with ten branches per node, split until a leaf holds ten vectors at most."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from collections.abc import Mapping
 import numpy as np
 
 BRANCHES = 10
-ROUNDS = 25
-NOTHING = np.zeros((0, 0), np.float32)
+KMEANS_ITERATIONS = 25
+NO_CENTRES = np.zeros((0, 0), np.float32)
 
 
-class Clusters:
+class ClusterTree:
     """Centres of every inner node, by its path from the root: "" is the root, "31" the second child of its fourth."""
 
     def __init__(self, state: Mapping[str, np.ndarray]) -> None:
         self.state = {name: np.asarray(array) for name, array in state.items()}
-        names = self.state["nodes"].tobytes().decode().split("\n")
+        paths = self.state["nodes"].tobytes().decode().split("\n")
         starts = self.state["starts"]
         self._centres = {
-            name: self.state["centres"][start:end]
-            for name, start, end in zip(names, starts[:-1], starts[1:], strict=True)
+            path: self.state["centres"][start:end]
+            for path, start, end in zip(paths, starts[:-1], starts[1:], strict=True)
         }
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> Clusters:
-        """The tree of these vectors (rows, dimensions)."""
+    def fit(cls, vectors: np.ndarray) -> ClusterTree:
+        """Build the tree of (rows, dimensions) vectors."""
         nodes: dict[str, np.ndarray] = {}
         _split("", vectors, nodes)
-        names = list(nodes) or [""]
-        centres = [nodes[name] for name in nodes] or [np.zeros((0, vectors.shape[1]), np.float32)]
+        paths = list(nodes) or [""]
+        centres = list(nodes.values()) or [np.zeros((0, vectors.shape[1]), np.float32)]
         return cls(
             {
-                "nodes": np.frombuffer("\n".join(names).encode(), np.uint8),
+                "nodes": np.frombuffer("\n".join(paths).encode(), np.uint8),
                 "starts": np.cumsum([0, *map(len, centres)]).astype(np.int64),
                 "centres": np.concatenate(centres).astype(np.float32),
             }
         )
 
     def paths(self, vectors: np.ndarray) -> list[str]:
-        """The leaf of each vector: at every node the nearest centre."""
+        """The path to each vector's leaf: the nearest centre at every node."""
         return [self._path(vector) for vector in vectors]
 
     def _path(self, vector: np.ndarray) -> str:
         path = ""
-        while len(centres := self._centres.get(path, NOTHING)):
+        while len(centres := self._centres.get(path, NO_CENTRES)):
             path += str(_nearest(vector[None], centres)[0])
         return path
 
@@ -55,8 +55,8 @@ def _split(path: str, vectors: np.ndarray, nodes: dict[str, np.ndarray]) -> None
         return
     centres = _centres(np.unique(vectors, axis=0))
     if len(centres) < 2:
-        return  # all alike: told apart by their numbers
-    # By the same rule that a later tool is placed with; a centre that nobody is nearest to is none.
+        return  # equal vectors: their tools are distinguished by a number
+    # Assign by the same rule that later tools use, and drop centres that are nearest to no vector.
     used = sorted(set(_nearest(vectors, centres)))
     if len(used) < 2:
         return
@@ -71,14 +71,14 @@ def _nearest(vectors: np.ndarray, centres: np.ndarray) -> list[int]:
 
 
 def _centres(distinct: np.ndarray) -> np.ndarray:
-    """Ten centres, or the vectors themselves where they are no more."""
+    """Ten k-means centres, or the vectors themselves where there are ten or fewer."""
     if len(distinct) <= BRANCHES:
         few: np.ndarray = distinct.astype(np.float32)
         return few
     from scipy.cluster.vq import kmeans2
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # an empty cluster, which is left out
-        found: np.ndarray = kmeans2(distinct.astype(np.float64), BRANCHES, iter=ROUNDS, minit="++", seed=0)[0]
-    whole: np.ndarray = found[np.isfinite(found).all(axis=1)].astype(np.float32)
-    return whole
+        warnings.simplefilter("ignore", UserWarning)  # empty clusters are dropped below
+        centres = kmeans2(distinct.astype(np.float64), BRANCHES, iter=KMEANS_ITERATIONS, minit="++", seed=0)[0]
+    finite: np.ndarray = centres[np.isfinite(centres).all(axis=1)].astype(np.float32)
+    return finite

@@ -1,31 +1,29 @@
-"""A generative retriever as it lives in an index folder.
+"""Generative retrievers in an index folder.
 
-A segment keeps, for every tool, its code; and, for tokens that the model does not have, their rows. A code counts such
-a token of its own segment as -1, -2, …, so that segments can be written apart and folded together. Dead rows are left
-out of the trie when the index is opened: what was removed cannot be said from that moment on.
+A segment keeps each tool's code and the embeddings of tokens that the model lacks. A code counts such a token of its
+own segment as -1, -2, …, so that segments can be written separately and merged. Removed tools are left out of the trie
+when the index is opened, so they cannot be generated from then on.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retrievers.base import Retriever
 from retrievers.errors import BadInput, ModelMissing
-from retrievers.generative import code_table as books
-from retrievers.generative.chat_format import Frames
-from retrievers.generative.code_table import Book
-from retrievers.generative.decoding.language_model import ROWS_AT_ONCE, LanguageModel
+from retrievers.generative.code_table import CodeTable, encoder_array
+from retrievers.generative.decoding.language_model import MAX_ROWS, LanguageModel
 from retrievers.generative.decoding.trie import Trie
-from retrievers.generative.retriever import Generative, Start
-from retrievers.generative.settings import ToolGenSettings
-from retrievers.generative.token_schemes import SPELLINGS, Code, Lexicon, Spelled, Spelling
-from retrievers.generative.training.new_tokens import as_array, from_documents, from_words
-from retrievers.generative.weaver_settings import ToolWeaverSettings
+from retrievers.generative.retriever import GenerativeRetriever, StartDecoder
+from retrievers.generative.settings import GenerativeSettings, ToolGenSettings
+from retrievers.generative.token_schemes import TOKEN_SCHEMES, AssignedCodes, Code, TokenScheme, TokenSource
+from retrievers.generative.training.new_tokens import mean_rows, rows_from_documents, to_numpy
 from retrievers.kind import Arrays, Block, Context
 from retrievers.rows import Rows
 from retrievers.text import clean
@@ -34,38 +32,55 @@ from retrievers.types import Tool
 
 if TYPE_CHECKING:
     from retrievers.dense.encoder import Encoder
-    from retrievers.generative.decoding.free_text import Speech
+    from retrievers.generative.decoding.free_text import TextGenerator
+    from retrievers.generative.training.stages import TrainingTask
 
-NOTHING = np.iinfo(np.int64).min
-"""Fills the codes' rectangle."""
+PADDING = np.iinfo(np.int64).min
+"""Fills the array of codes."""
 
 
-class ToolGenKind:
-    """Codes on disk, a trie in memory."""
+class GenerativeKind(ABC):
+    """Codes on disk, a trie in memory. Subclasses define how tools get their codes."""
 
-    def __init__(
-        self, settings: ToolGenSettings | ToolWeaverSettings, context: Context, trained: Path | None = None
-    ) -> None:
+    indexing: str
+    """Name of the scheme that the codes follow."""
+
+    def __init__(self, settings: GenerativeSettings, context: Context, trained: Path | None = None) -> None:
         self._settings, self._context, self._trained = settings, context, trained
-        self._held: set[Code] = set()
+        self._existing: set[Code] = set()
         language = LanguageModel(trained or context.find_model(settings.model), context.device)
         # Several retrievers and several openings of one index share one loaded model.
         self._language: LanguageModel = context.encoders.setdefault(language.fingerprint, language)
 
-    @cached_property
-    def _book(self) -> Book:
-        if self._trained is not None:
-            return books.read(self._trained)
-        return Book(self._settings.indexing, self._language.size, self._language.size, {})
+    @abstractmethod
+    def _fit(self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path) -> None:
+        """Learn from the catalogue what codes are made of."""
+
+    @abstractmethod
+    def _assign(self, tools: Sequence[Tool], texts: Sequence[str]) -> tuple[AssignedCodes, np.ndarray, np.ndarray]:
+        """Codes of new tools, with the input and output rows of the tokens that they add."""
+
+    @abstractmethod
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the code table that later additions need."""
+
+    def _task(self, task: TrainingTask) -> TrainingTask:
+        """The training task with what a subclass adds."""
+        return task
+
+    def _decodable(self, code: Code) -> Code:
+        """The tokens that are generated for a tool whose segment keeps this code."""
+        return code
 
     @cached_property
-    def _spelling(self) -> Spelling:
-        assert isinstance(self._settings, ToolGenSettings)
-        return make_spelling(self._settings, self._language, lambda: self._encoder, self._book)
+    def _table(self) -> CodeTable:
+        if self._trained is not None:
+            return CodeTable.read(self._trained)
+        return CodeTable(self.indexing, self._language.vocab_size, self._language.vocab_size, {})
 
     @cached_property
     def _encoder(self) -> Encoder:
-        """Whose vectors codes are made of, where they are."""
+        """The encoder whose vectors codes are made from."""
         from retrievers.dense.encoder import Encoder
 
         encoder = Encoder(self._context.find_model(self._settings.encoder), 64, self._context.device)
@@ -81,165 +96,171 @@ class ToolGenKind:
     def train_tools(
         self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path
     ) -> Path:
-        """Trains, from the model as it came or, where an index is built further, from what it has learned so far."""
+        """Train from the original model or, where an index is trained further, from its own."""
         if self._settings.train is None:
-            raise BadInput("this generative retriever has no `train` settings")
+            raise BadInput("this generative retriever has no `train` settings", "train")
         try:
-            from retrievers.generative.training.stages import Pupil, train
+            from retrievers.generative.training.stages import TrainingTask, train
         except ModuleNotFoundError as error:
             raise ModelMissing(f"training needs {error.name}; run `pip install toolrewrite[train]`") from error
-        known = self._book.codes
-        fresh = [place for place, tool in enumerate(tools) if tool.id not in known]
+        known = self._table.codes
         if not known:
             self._fit(tools, documents, sets, work)
-        spelled, inputs, outputs = self._spell([tools[i] for i in fresh], [documents[i] for i in fresh])
+        new, assigned, inputs, outputs = self._assign_new(tools, documents)
         codes = {tool.id: known[tool.id] for tool in tools if tool.id in known}
-        codes |= {tools[place].id: code for place, code in zip(fresh, spelled.codes, strict=True)}
-        size = self._language.size + len(spelled.new)
-        book = Book(self._settings.indexing, size, self._book.base, codes, None, self._state())
-        pupil = Pupil(self._language, book, inputs, outputs, self._facts())
-        return train(pupil, tools, documents, sets, self._settings, work, self._context)
-
-    def _fit(self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path) -> None:
-        self._spelling.fit([clean(document) for document in documents])
-
-    def _state(self) -> dict[str, np.ndarray]:
-        state = self._spelling.state()
-        return {**state, **books.mark(self._encoder.fingerprint)} if state and not self._book.state else state
-
-    def _facts(self) -> dict[str, Any]:
-        """What is told of the spelling beside the training."""
-        return {}
+        codes |= {tools[index].id: code for index, code in zip(new, assigned.codes, strict=True)}
+        size = self._language.vocab_size + len(assigned.new_tokens)
+        table = CodeTable(self.indexing, size, self._table.base_vocab_size, codes, None, self._arrays())
+        task = TrainingTask(self._language, table, inputs, outputs, tools, documents, sets, self._settings)
+        return train(self._task(task), work, self._context)
 
     def see_existing_rows(self, blocks: Sequence[Block]) -> None:
-        """Codes that the index holds are nobody else's. Those of tokens that a segment brought are its own anyway."""
+        """Reserve the codes in the index. Codes with a segment's own tokens cannot collide."""
         for block in blocks:
-            self._held.update(code for code in codes_in(block.arrays["codes"][block.live]) if min(code) >= 0)
+            self._existing.update(code for code in unpack_codes(block.arrays["codes"][block.live]) if min(code) >= 0)
 
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
-        known = self._book.codes
-        fresh = [place for place, tool in enumerate(tools) if tool.id not in known]
-        spelled, inputs, outputs = self._spell([tools[i] for i in fresh], [documents[i] for i in fresh])
-        size = self._language.size
-        new = dict(zip(fresh, ((_local(code, size)) for code in spelled.codes), strict=True))
-        codes = [new.get(place) or known[tool.id] for place, tool in enumerate(tools)]
-        return {"codes": _rectangle(codes), "inputs": inputs, "outputs": outputs}
+        known, size = self._table.codes, self._language.vocab_size
+        new, assigned, inputs, outputs = self._assign_new(tools, documents)
+        local = [tuple(token if token < size else size - token - 1 for token in code) for code in assigned.codes]
+        by_index = dict(zip(new, local, strict=True))
+        codes = [by_index.get(index) or known[tool.id] for index, tool in enumerate(tools)]
+        return {"codes": pack_codes(codes), "inputs": inputs, "outputs": outputs}
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:
         codes, inputs, outputs = [], [], []
         count = 0
         for block in blocks:
-            wanted: dict[int, int] = {}
-            for code in codes_in(block.arrays["codes"][block.live]):
+            renumbered: dict[int, int] = {}
+            for code in unpack_codes(block.arrays["codes"][block.live]):
                 for token in code:
                     if token < 0:
-                        wanted.setdefault(token, -(count + len(wanted) + 1))
-                codes.append(tuple(wanted.get(token, token) for token in code))
-            kept = [-token - 1 for token in wanted]
+                        renumbered.setdefault(token, -(count + len(renumbered) + 1))
+                codes.append(tuple(renumbered.get(token, token) for token in code))
+            kept = [-token - 1 for token in renumbered]
             inputs.append(block.arrays["inputs"][kept])
             outputs.append(block.arrays["outputs"][kept])
             count += len(kept)
-        return {"codes": _rectangle(codes), "inputs": np.concatenate(inputs), "outputs": np.concatenate(outputs)}
+        return {"codes": pack_codes(codes), "inputs": np.concatenate(inputs), "outputs": np.concatenate(outputs)}
 
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
-        size, codes, live, offset = self._language.size, list[Code](), list[int](), 0
-        late = 0
+        first_new, codes, live, offset = self._language.vocab_size, list[Code](), list[int](), 0
         for block in blocks:
             for row in np.flatnonzero(block.live).tolist():
-                (code,) = codes_in(block.arrays["codes"][row : row + 1])
-                codes.append(tuple(token if token >= 0 else size + late - token - 1 for token in self._sayable(code)))
+                (code,) = unpack_codes(block.arrays["codes"][row : row + 1])
+                codes.append(tuple(token if token >= 0 else first_new - token - 1 for token in self._decodable(code)))
                 live.append(offset + row)
             offset += len(block.live)
-            late += len(block.arrays["inputs"])
-        frames: Frames = self._language.frames
-        inputs = np.concatenate([block.arrays["inputs"] for block in blocks])
-        outputs = np.concatenate([block.arrays["outputs"] for block in blocks])
-        trie = Trie(codes, live, frames.end)
+            first_new += len(block.arrays["inputs"])
+        inputs, outputs = (np.concatenate([block.arrays[name] for block in blocks]) for name in ("inputs", "outputs"))
+        trie = Trie(codes, live, self._language.chat.end)
         start = self._start(inputs, outputs, codes)
-        retriever = Generative(start, frames, trie, rows, fingerprint, self._settings, self._room)
-        retriever.speech = self._speech(inputs, outputs, dict(zip(live, codes, strict=True)))
+        retriever = GenerativeRetriever(
+            start, self._language.chat, trie, rows, fingerprint, self._settings, self._max_rows
+        )
+
+        def text_generator() -> TextGenerator:
+            from retrievers.generative.decoding.free_text import TextGenerator
+            from retrievers.generative.decoding.local_model import ExtendedVocabulary
+
+            vocabulary = ExtendedVocabulary(self._language, inputs, outputs)
+            return TextGenerator(vocabulary, self._table.base_vocab_size, dict(zip(live, codes, strict=True)))
+
+        retriever.text_generator = text_generator
         return retriever
 
-    def _speech(self, inputs: np.ndarray, outputs: np.ndarray, codes: dict[int, Code]) -> Callable[[], Speech]:
-        def speech() -> Speech:
-            from retrievers.generative.decoding.free_text import Speech
-            from retrievers.generative.decoding.local_model import Vocabulary
-
-            return Speech(Vocabulary(self._language, inputs, outputs), self._book.base, codes)
-
-        return speech
-
-    def _start(self, inputs: np.ndarray, outputs: np.ndarray, codes: Sequence[Code]) -> Start:
-        """How an answer is begun, by the engine that was asked for."""
-        whole = self._settings.scores == "vocabulary"
+    def _start(self, inputs: np.ndarray, outputs: np.ndarray, codes: Sequence[Code]) -> StartDecoder:
+        """The function that starts decoding, by the context's engine."""
+        over_all_tokens = self._settings.scores == "vocabulary"
         if self._context.engine == "vllm":
             from retrievers.generative.decoding.vllm_model import VllmModel
 
-            if whole:
-                raise BadInput("vLLM tells probabilities among what may follow: it needs `scores: catalogue`")
+            if over_all_tokens:
+                raise BadInput(
+                    "engine: vllm returns probabilities among the tokens that may follow; "
+                    f"it needs `scores: catalogue`, got {self._settings.scores!r}",
+                    "scores",
+                )
             return VllmModel(self._language, inputs, outputs, codes, self._context, self._settings).start
-        from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
+        from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder
 
-        vocabulary = Vocabulary(self._language, inputs, outputs)
-        return lambda prompts: LocalRun(vocabulary, prompts, whole)
+        vocabulary = ExtendedVocabulary(self._language, inputs, outputs)
+        return lambda prompts: LocalDecoder(vocabulary, prompts, over_all_tokens)
 
-    def _room(self, tokens: int) -> int:
-        """Answers under way together; vLLM sees to its memory by itself."""
-        return ROWS_AT_ONCE if self._context.engine == "vllm" else self._language.rows_at_once(tokens)
-
-    def _sayable(self, code: Code) -> Code:
-        """What is said of a tool whose code a segment keeps."""
-        return code
+    def _max_rows(self, tokens: int) -> int:
+        """Beams decoded together; vLLM manages its own memory."""
+        return MAX_ROWS if self._context.engine == "vllm" else self._language.max_rows(tokens)
 
     def _taken(self) -> set[Code]:
-        return self._held | set(self._book.codes.values())
+        return self._existing | set(self._table.codes.values())
 
-    def _spell(self, tools: Sequence[Tool], documents: Sequence[str]) -> tuple[Spelled, np.ndarray, np.ndarray]:
-        """New tools as codes, with the rows of the tokens that they bring."""
-        if not tools:
-            none = np.zeros((0, self._language.width), np.float32)
-            return Spelled(()), none, none
-        texts = [clean(document) for document in documents]
-        spelled = self._spelling.spell(tools, texts, self._taken())
-        names = [self._language.frames.ids(text) for text in spelled.new]
-        inputs, outputs = (from_words(rows, names) for rows in (self._language.inputs, self._language.outputs))
-        if spelled.new and self._book.own is not None and all(len(code) == 1 for code in spelled.codes):
-            prompts = [self._language.frames.question(text, self._settings.max_length) for text in texts]
-            known = sorted({code[0] for code in self._book.codes.values()})
-            outputs = from_documents(self._language, prompts, known, self._book.own)
-            if self._language.tied:
+    def _assign_new(
+        self, tools: Sequence[Tool], documents: Sequence[str]
+    ) -> tuple[list[int], AssignedCodes, np.ndarray, np.ndarray]:
+        """Indices of the tools that the model does not know, their codes, and the rows of added tokens."""
+        new = [index for index, tool in enumerate(tools) if tool.id not in self._table.codes]
+        if not new:
+            none = np.zeros((0, self._language.hidden_size), np.float32)
+            return new, AssignedCodes(()), none, none
+        return new, *self._assign([tools[index] for index in new], [clean(documents[index]) for index in new])
+
+
+class ToolGenKind(GenerativeKind):
+    """Codes by one of the token schemes."""
+
+    _settings: ToolGenSettings
+
+    def __init__(self, settings: ToolGenSettings, context: Context, trained: Path | None = None) -> None:
+        self.indexing = settings.indexing
+        super().__init__(settings, context, trained)
+
+    @cached_property
+    def _scheme(self) -> TokenScheme:
+        table, language = self._table, self._language
+        if table.indexing != self.indexing:
+            raise BadInput(
+                f"the index was trained with indexing: {table.indexing}, got {self.indexing}; build it again",
+                "indexing",
+            )
+
+        def embed(texts: Sequence[str]) -> np.ndarray:
+            table.check_encoder(self._encoder.fingerprint)
+            return self._encoder.documents(texts)
+
+        source = TokenSource(language.chat.tokenize, language.vocab_size, embed)
+        return TOKEN_SCHEMES[self.indexing](source, table.arrays)
+
+    def _fit(self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path) -> None:
+        self._scheme.fit([clean(document) for document in documents])
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        state = self._scheme.state()
+        return state | encoder_array(self._encoder.fingerprint) if state and not self._table.arrays else state
+
+    def _assign(self, tools: Sequence[Tool], texts: Sequence[str]) -> tuple[AssignedCodes, np.ndarray, np.ndarray]:
+        language, table = self._language, self._table
+        assigned = self._scheme.assign(tools, texts, self._taken())
+        names = [language.chat.tokenize(text) for text in assigned.new_tokens]
+        inputs, outputs = (mean_rows(rows, names) for rows in (language.inputs, language.outputs))
+        if assigned.new_tokens and table.own_logit is not None and all(len(code) == 1 for code in assigned.codes):
+            prompts = [language.chat.query_prompt(text, self._settings.max_length) for text in texts]
+            known = sorted({code[0] for code in table.codes.values()})
+            outputs = rows_from_documents(language, prompts, known, table.own_logit)
+            if language.tied:
                 inputs = outputs
-        return spelled, as_array(inputs), as_array(outputs)
+        return assigned, to_numpy(inputs), to_numpy(outputs)
 
 
-def make_spelling(
-    settings: ToolGenSettings, language: LanguageModel, encoder: Callable[[], Encoder], book: Book
-) -> Spelling:
-    """The spelling that the settings ask for, with what it has learned so far."""
-    if book.indexing != settings.indexing:
-        raise BadInput(f"the index was trained with indexing {book.indexing}, not {settings.indexing}; build it anew")
-
-    def embed(texts: Sequence[str]) -> np.ndarray:
-        books.check_encoder(book.state, encoder().fingerprint)
-        return encoder().documents(texts)
-
-    return SPELLINGS[settings.indexing](Lexicon(language.frames.ids, language.size, embed), book.state)
+def pack_codes(codes: Sequence[Code]) -> np.ndarray:
+    """(tools, longest code), padded."""
+    array = np.full((len(codes), max(map(len, codes), default=0)), PADDING, dtype=np.int64)
+    for row, code in enumerate(codes):
+        array[row, : len(code)] = code
+    return array
 
 
-def _local(code: Code, size: int) -> Code:
-    return tuple(token if token < size else size - token - 1 for token in code)
-
-
-def _rectangle(codes: Sequence[Code]) -> np.ndarray:
-    """(tools, longest code)"""
-    found = np.full((len(codes), max(map(len, codes), default=0)), NOTHING, dtype=np.int64)
-    for place, code in enumerate(codes):
-        found[place, : len(code)] = code
-    return found
-
-
-def codes_in(rectangle: np.ndarray) -> list[Code]:
-    """The codes of a rectangle's rows."""
-    return [tuple(token for token in row if token != NOTHING) for row in rectangle.tolist()]
+def unpack_codes(array: np.ndarray) -> list[Code]:
+    """The codes in the rows of a padded array."""
+    return [tuple(token for token in row if token != PADDING) for row in array.tolist()]

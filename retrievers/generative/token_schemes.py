@@ -1,182 +1,150 @@
-"""How a tool is spelled: the sequence of tokens that stands for it. One token a tool is the simplest case.
+"""Token schemes: how a tool is written as a sequence of tokens, its code. One token per tool is the simplest scheme.
 
-A spelling may need tokens that the model's vocabulary lacks; it says what each of them is to be initialised from. It
-may learn something of the catalogue first (clusters, codebooks), which is then kept beside the model as plain arrays.
-Adding one: a class like these, one line in SPELLINGS.
+A scheme may need tokens that the model's vocabulary lacks; it names the text that each of them is initialised from. It
+may first learn from the catalogue (clusters); what it learned is kept with the model as plain arrays.
+To add a scheme: a class like these, and one line in TOKEN_SCHEMES.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from retrievers.generative.cluster_tree import Clusters
+from retrievers.generative.cluster_tree import ClusterTree
 from retrievers.text import words
 from retrievers.types import Tool
 
 Code = tuple[int, ...]
-DIGITS = 5
-"""Of a number, at the least."""
+MIN_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Lexicon:
-    """What a spelling knows of the world: the model's tokens and, for those that ask, vectors of texts."""
+class TokenSource:
+    """A scheme's access to the model's tokenizer and to an encoder."""
 
-    ids: Callable[[str], list[int]]
-    """The tokens of a text."""
-    size: int
-    """Tokens of the model; the first new one has this number."""
+    tokenize: Callable[[str], list[int]]
+    vocab_size: int
+    """The id of the first new token."""
     embed: Callable[[Sequence[str]], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class AssignedCodes:
     """Tools as sequences of tokens."""
 
     codes: tuple[Code, ...]
-    """One a tool, all different. Numbers from the lexicon's size up are new tokens."""
-    new: tuple[str, ...] = ()
-    """The text that each new token begins its life with."""
+    """One per tool, all different. Ids from the vocabulary's size up are new tokens."""
+    new_tokens: tuple[str, ...] = ()
+    """The text that each new token is initialised from."""
 
 
-class Spelling(Protocol):
-    """A way to spell tools."""
+class TokenScheme:
+    """Base of all schemes: nothing to learn, nothing to keep."""
+
+    def __init__(self, source: TokenSource, state: Mapping[str, np.ndarray]) -> None:
+        self._source = source
 
     def fit(self, documents: Sequence[str]) -> None:
-        """Learns what there is to learn of the catalogue."""
-        ...
+        """Learn from the catalogue."""
 
-    def spell(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> Spelled:
-        """A code for each tool, none of them taken."""
-        ...
+    def assign(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> AssignedCodes:
+        """A code for each tool that is not in `taken`."""
+        raise NotImplementedError
 
     def state(self) -> dict[str, np.ndarray]:
-        """What was learned, for whoever spells later tools."""
-        ...
+        """Arrays that later additions need."""
+        return {}
+
+    def _digits(self, digits: str) -> Code:
+        """Tokenize digit by digit, so that a tokenizer joins none of them."""
+        return tuple(token for digit in digits for token in self._source.tokenize(digit))
 
 
-def label(tool: Tool) -> str:
-    """What a tool is called in words: its name, and whose it is where the name does not say so."""
+def name_in_words(tool: Tool) -> str:
+    """The words of a tool's name, with its provider unless the name contains it."""
     name = " ".join(words(tool.name)) or tool.name
     known = not tool.provider or tool.provider.casefold() in tool.name.casefold()
     return name if known else f"{name} for {tool.provider}"
 
 
-class Atomic:
-    """A new token for each tool, which begins as the mean of the tokens of the tool's name."""
+class AtomicScheme(TokenScheme):
+    """A new token per tool, initialised as the mean of the tokens of the tool's name."""
 
-    def __init__(self, lexicon: Lexicon, state: Mapping[str, np.ndarray]) -> None:
-        self._lexicon = lexicon
-
-    def fit(self, documents: Sequence[str]) -> None:
-        pass
-
-    def spell(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> Spelled:
-        codes = tuple((self._lexicon.size + place,) for place in range(len(tools)))
-        return Spelled(codes, tuple(label(tool) for tool in tools))
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {}
+    def assign(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> AssignedCodes:
+        codes = tuple((self._source.vocab_size + index,) for index in range(len(tools)))
+        return AssignedCodes(codes, tuple(map(name_in_words, tools)))
 
 
-class Semantic:
-    """The tool's name and provider in the model's own tokens; names that stand twice are numbered."""
+class SemanticScheme(TokenScheme):
+    """The tool's name and provider in the model's own tokens; repeated names are numbered."""
 
-    def __init__(self, lexicon: Lexicon, state: Mapping[str, np.ndarray]) -> None:
-        self._lexicon = lexicon
-
-    def fit(self, documents: Sequence[str]) -> None:
-        pass
-
-    def spell(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> Spelled:
-        def names(tool: Tool) -> Iterator[Code]:
-            yield tuple(self._lexicon.ids(label(tool)))
+    def assign(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> AssignedCodes:
+        def candidates(tool: Tool) -> Iterator[Code]:
+            yield tuple(self._source.tokenize(name_in_words(tool)))
             for number in range(2, len(tools) + len(taken) + 3):
-                yield tuple(self._lexicon.ids(f"{label(tool)} {number}"))
+                yield tuple(self._source.tokenize(f"{name_in_words(tool)} {number}"))
 
-        return Spelled(_first_free(map(names, tools), taken))
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {}
+        return AssignedCodes(_first_free(map(candidates, tools), taken))
 
 
-class Numeric:
-    """The place in the catalogue, digit by digit; a tool that comes later gets a number by its id."""
+class NumericScheme(TokenScheme):
+    """The tool's position in the catalogue, digit by digit; a tool added later gets a number from its id's hash."""
 
-    def __init__(self, lexicon: Lexicon, state: Mapping[str, np.ndarray]) -> None:
-        self._lexicon = lexicon
+    def assign(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> AssignedCodes:
+        width = max(MIN_DIGITS, len(str(2 * (len(tools) + len(taken)))))
 
-    def fit(self, documents: Sequence[str]) -> None:
-        pass
-
-    def spell(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> Spelled:
-        width = max(DIGITS, len(str(2 * (len(tools) + len(taken)))))
-
-        def numbers(place: int, tool: Tool) -> Iterator[Code]:
-            start = _hashed(tool.id) % 10**width if taken else place
+        def candidates(index: int, tool: Tool) -> Iterator[Code]:
+            digest = hashlib.sha256(tool.id.encode("utf-8", "replace")).digest()
+            start = int.from_bytes(digest[:8], "big") % 10**width if taken else index
             for step in range(10**width):
-                yield spell_digits(f"{(start + step) % 10**width:0{width}}", self._lexicon)
+                yield self._digits(f"{(start + step) % 10**width:0{width}}")
 
-        return Spelled(_first_free((numbers(place, tool) for place, tool in enumerate(tools)), taken))
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {}
+        return AssignedCodes(_first_free((candidates(*item) for item in enumerate(tools)), taken))
 
 
-class Hierarchical:
-    """The path through clusters of clusters of alike tools, a digit a level, and a number in the last one."""
+class HierarchicalScheme(TokenScheme):
+    """The path through a tree of clusters, one digit per level, then a number within the leaf."""
 
-    def __init__(self, lexicon: Lexicon, state: Mapping[str, np.ndarray]) -> None:
-        self._lexicon = lexicon
-        self._clusters = Clusters(state) if state else None
+    def __init__(self, source: TokenSource, state: Mapping[str, np.ndarray]) -> None:
+        super().__init__(source, state)
+        self._tree = ClusterTree(state) if state else None
 
     def fit(self, documents: Sequence[str]) -> None:
-        self._clusters = Clusters.of(self._lexicon.embed(documents))
+        self._tree = ClusterTree.fit(self._source.embed(documents))
 
-    def spell(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> Spelled:
-        if self._clusters is None:
+    def assign(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> AssignedCodes:
+        if self._tree is None:
             self.fit(documents)
-        assert self._clusters is not None
-        paths = self._clusters.paths(self._lexicon.embed(documents))
+        assert self._tree is not None
 
-        def numbered(path: str) -> Iterator[Code]:
+        def candidates(path: str) -> Iterator[Code]:
             for number in range(len(tools) + len(taken) + 1):
-                yield spell_digits(f"{path}{number}", self._lexicon)
+                yield self._digits(f"{path}{number}")
 
-        return Spelled(_first_free(map(numbered, paths), taken))
+        paths = self._tree.paths(self._source.embed(documents))
+        return AssignedCodes(_first_free(map(candidates, paths), taken))
 
     def state(self) -> dict[str, np.ndarray]:
-        return self._clusters.state if self._clusters else {}
+        return self._tree.state if self._tree else {}
 
 
-SPELLINGS: dict[str, Callable[[Lexicon, Mapping[str, np.ndarray]], Spelling]] = {
-    "atomic": Atomic,
-    "semantic": Semantic,
-    "numeric": Numeric,
-    "hierarchical": Hierarchical,
+TOKEN_SCHEMES: dict[str, type[TokenScheme]] = {
+    "atomic": AtomicScheme,
+    "semantic": SemanticScheme,
+    "numeric": NumericScheme,
+    "hierarchical": HierarchicalScheme,
 }
 
 
-def spell_digits(digits: str, lexicon: Lexicon) -> Code:
-    """Digits, each by itself: a tokenizer that would join them is not asked to."""
-    return tuple(token for digit in digits for token in lexicon.ids(digit))
-
-
-def _first_free(choices: Iterator[Iterator[Code]], taken: Collection[Code]) -> tuple[Code, ...]:
-    """Of each tool's choices the first that nobody has. An empty one is nobody's."""
+def _first_free(candidates: Iterable[Iterator[Code]], taken: Collection[Code]) -> tuple[Code, ...]:
+    """The first candidate of each tool that is free and not empty."""
     used = {(), *taken}
-    found = []
-    for each in choices:
-        code = next(code for code in each if code not in used)
+    codes = []
+    for choices in candidates:
+        code = next(code for code in choices if code not in used)
         used.add(code)
-        found.append(code)
-    return tuple(found)
-
-
-def _hashed(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big")
+        codes.append(code)
+    return tuple(codes)

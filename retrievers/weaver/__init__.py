@@ -1,1 +1,1 @@
-"""Hierarchical codes woven from meaning and co-usage (ToolWeaver, arXiv 2601.21947)."""
+"""ToolWeaver (arXiv 2601.21947): codes of several tokens, learned from the tools' meaning and their co-usage."""

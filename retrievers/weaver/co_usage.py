@@ -1,4 +1,4 @@
-"""Which tools are used together, and the loss that draws them together: a graph Laplacian over co-usage."""
+"""Co-usage of tools, and the loss that draws co-used tools together: a graph Laplacian."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retrievers.training_set import TrainingSet
+from retrievers.types import ToolId
+
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Pairs of rows that were used together, each once, and how strongly they belong together."""
+class CoUsage:
+    """Pairs of tools that were used together."""
 
     pairs: np.ndarray
-    """(pairs, 2)"""
+    """(pairs, 2): rows of the tools; each pair once."""
     weights: np.ndarray
     """(pairs,): times together over the geometric mean of the times of each, so at most 1."""
 
 
-def co_usage(groups: Iterable[Sequence[int]]) -> Usage:
-    """From sets of tools that served one query or one task."""
+def count_co_usage(groups: Iterable[Sequence[int]]) -> CoUsage:
+    """Count pairs in groups of tools that served one query or one task."""
     alone: Counter[int] = Counter()
     together: Counter[tuple[int, int]] = Counter()
     for group in groups:
@@ -32,17 +35,25 @@ def co_usage(groups: Iterable[Sequence[int]]) -> Usage:
         together.update(combinations(members, 2))
     pairs = sorted(together)
     weights = [together[a, b] / (alone[a] * alone[b]) ** 0.5 for a, b in pairs]
-    return Usage(np.array(pairs, dtype=np.int64).reshape(-1, 2), np.array(weights, dtype=np.float32))
+    return CoUsage(np.array(pairs, dtype=np.int64).reshape(-1, 2), np.array(weights, dtype=np.float32))
 
 
-class Graph:
-    """Co-usage as a training step asks for it."""
+def co_usage_of(ids: Sequence[ToolId], sets: Sequence[TrainingSet]) -> CoUsage:
+    """Co-usage in training queries and trajectories; dev queries do not count."""
+    rows = {tool: row for row, tool in enumerate(ids)}
+    groups = [[data.ids[row] for row in gold] for data in sets for gold in data.train.gold]
+    groups += [[call.tool for call in trajectory.calls] for data in sets for trajectory in data.trajectories]
+    return count_co_usage([rows[tool] for tool in group if tool in rows] for group in groups)
 
-    def __init__(self, usage: Usage, tools: int, device: str) -> None:
+
+class CoUsageGraph:
+    """The graph of co-usage, arranged for training steps."""
+
+    def __init__(self, usage: CoUsage, tools: int, device: str) -> None:
         both = np.concatenate([usage.pairs, usage.pairs[:, ::-1]])
         weights = np.concatenate([usage.weights, usage.weights])
         order = np.argsort(both[:, 0], kind="stable")
-        self._ends = torch.from_numpy(both[order, 1].copy()).to(device)
+        self._tails = torch.from_numpy(both[order, 1].copy()).to(device)
         self._heads = torch.from_numpy(both[order, 0].copy()).to(device)
         self._weights = torch.from_numpy(weights[order]).to(device)
         self._sums = self._weights.double().cumsum(0)
@@ -50,23 +61,22 @@ class Graph:
         self._starts = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])).to(device)
         self._tools = tools
 
-    def whole(self, vectors: Tensor) -> Tensor:
+    def laplacian_loss(self, vectors: Tensor) -> Tensor:
         """The mean over all tools u of the sum over v of A_uv |x_u - x_v|^2, given all tools' vectors."""
-        apart = (vectors[self._heads] - vectors[self._ends]).square().sum(dim=-1)
-        return (self._weights * apart).sum() / self._tools
+        distances = (vectors[self._heads] - vectors[self._tails]).square().sum(dim=-1)
+        return (self._weights * distances).sum() / self._tools
 
-    def partners(self, rows: Tensor, chance: torch.Generator) -> tuple[Tensor, Tensor]:
-        """For each row one tool that it is used with, drawn by weight, and the sum of its weights: 0 for a loner.
+    def sample_partners(self, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """For each row one co-used tool, sampled by weight, and the sum of the row's weights: 0 without partners.
 
-        The mean of sum x |x_u - x_v|^2 over random rows is the whole loss, on average.
+        The mean of sum x |x_u - x_v|^2 over random rows is an unbiased estimate of the whole loss.
         """
+        if not len(self._sums):
+            return rows, torch.zeros(len(rows), device=rows.device)
         first, last = self._starts[rows], self._starts[rows + 1]
-        before = torch.where(first > 0, self._sums[(first - 1).clamp(min=0)], 0.0) if len(self._sums) else first * 0.0
-        total = (
-            torch.where(last > first, self._sums[(last - 1).clamp(min=0)] - before, 0.0) if len(self._sums) else before
-        )
-        drawn = before + total * torch.rand(len(rows), generator=chance, dtype=torch.float64).to(rows.device)
-        place = torch.searchsorted(self._sums, drawn, right=True).clamp(max=max(0, len(self._sums) - 1))
-        place = torch.minimum(torch.maximum(place, first), (last - 1).clamp(min=0))
-        partner = torch.where(last > first, self._ends[place], rows) if len(self._sums) else rows
-        return partner, total.float()
+        before = torch.where(first > 0, self._sums[(first - 1).clamp(min=0)], 0.0)
+        total = torch.where(last > first, self._sums[(last - 1).clamp(min=0)] - before, 0.0)
+        target = before + total * torch.rand(len(rows), generator=generator, dtype=torch.float64).to(rows.device)
+        edge = torch.searchsorted(self._sums, target, right=True).clamp(max=len(self._sums) - 1)
+        edge = torch.minimum(torch.maximum(edge, first), (last - 1).clamp(min=0))
+        return torch.where(last > first, self._tails[edge], rows), total.float()

@@ -1,8 +1,8 @@
-"""A code of its own for every tool.
+"""Unique codes: each tool gets a path of codes, one per level, that no other tool has.
 
-Quantising alone lets tools share a code: near duplicates, and exact ones always. Here tools of one branch are given its
-last codes one each, at the least total distance; a branch with more tools than codes hands the rest to the nearest one
-that has room. Whoever comes later takes the nearest code that is free. Nobody who has a code is ever moved.
+Quantisation alone gives similar tools the same code. Here the tools of one branch get its last codes one each, at the
+least total distance; a branch with more tools than codes passes the rest to the nearest branch with room. A tool added
+later takes the nearest free code. The code of a tool never changes.
 """
 
 from __future__ import annotations
@@ -14,92 +14,93 @@ import numpy as np
 
 from retrievers.errors import BadInput
 
-Path = tuple[int, ...]
+CodePath = tuple[int, ...]
 Prices = Callable[[np.ndarray], np.ndarray]
-Known = Sequence[Collection[int]] | None
-"""By level, the codes that some tool has had from the beginning."""
+KnownCodes = Sequence[Collection[int]] | None
+"""Per level, the codes that the model was trained on."""
 
 
-def assign(points: np.ndarray, books: np.ndarray, prices: Prices | None) -> tuple[list[Path], int]:
-    """(points, width) and (levels, codes, width) -> a path each, all different, and how many shared one before that.
+def assign_unique_paths(points: np.ndarray, books: np.ndarray, prices: Prices | None) -> tuple[list[CodePath], int]:
+    """(points, width) and (levels, codes, width) -> one path per point, and how many shared one before resolution.
 
-    `prices` of (points, codes) costs are what even shares of the last level ask for; None: the nearest code.
+    `prices` of (points, codes) costs balance the load of the last level; None: the nearest code.
     """
     levels, count, _ = books.shape
-    check_room(len(points), levels, count)
+    check_capacity(len(points), levels, count)
     left = points.astype(np.float64)
     prefixes = np.zeros((len(points), levels - 1), dtype=np.int64)
     for level in range(levels - 1):
-        prefixes[:, level] = squared(left, books[level]).argmin(axis=1)
+        prefixes[:, level] = squared_distances(left, books[level]).argmin(axis=1)
         left = left - books[level][prefixes[:, level]]
-    costs = squared(left, books[-1])
+    costs = squared_distances(left, books[-1])
     if prices is not None:
         costs = costs + prices(costs)
-    wanted = [
-        (*prefix, last)
-        for prefix, last in zip(map(tuple, prefixes.tolist()), costs.argmin(axis=1).tolist(), strict=True)
-    ]
+    lasts = costs.argmin(axis=1).tolist()
+    wanted = [(*prefix, last) for prefix, last in zip(prefixes.tolist(), lasts, strict=True)]
     shared = sum(times for times in Counter(wanted).values() if times > 1)
-    return _resolved(points, books, costs, wanted), shared
+    return _resolve_collisions(points, books, costs, wanted), shared
 
 
-def _resolved(points: np.ndarray, books: np.ndarray, costs: np.ndarray, wanted: list[Path]) -> list[Path]:
+def _resolve_collisions(
+    points: np.ndarray, books: np.ndarray, costs: np.ndarray, wanted: list[CodePath]
+) -> list[CodePath]:
     from scipy.optimize import linear_sum_assignment
 
-    found: list[Path | None] = list(wanted)
-    branches: dict[Path, list[int]] = {}
+    paths: list[CodePath | None] = list(wanted)
+    branches: dict[CodePath, list[int]] = {}
     for row, path in enumerate(wanted):
         branches.setdefault(path[:-1], []).append(row)
     for prefix, rows in branches.items():
         if len({wanted[row] for row in rows}) == len(rows):
             continue
         for row in rows:
-            found[row] = None
-        for place, last in zip(*linear_sum_assignment(costs[rows]), strict=True):
-            found[rows[place]] = (*prefix, int(last))
-    room = Room(books.shape[0], books.shape[1], [path for path in found if path is not None])
-    return [path or room.nearest(points[row], books) for row, path in enumerate(found)]
+            paths[row] = None
+        for index, last in zip(*linear_sum_assignment(costs[rows]), strict=True):
+            paths[rows[index]] = (*prefix, int(last))
+    free = FreeCodes(books, [path for path in paths if path is not None])
+    return [path or free.take_nearest(points[row]) for row, path in enumerate(paths)]
 
 
-class Room:
-    """Which codes are free."""
+class FreeCodes:
+    """The codes of (levels, codes, width) codebooks that no tool has."""
 
-    def __init__(self, levels: int, codes: int, taken: Iterable[Path]) -> None:
-        self._levels, self._codes = levels, codes
-        self._taken: set[Path] = set()
-        self._load: Counter[Path] = Counter()
+    def __init__(self, books: np.ndarray, taken: Iterable[CodePath], known: KnownCodes = None) -> None:
+        """`known` codes are preferred to others."""
+        self._books, self._known = books, known
+        self._levels, self._size = books.shape[:2]
+        self._taken: set[CodePath] = set()
+        self._load: Counter[CodePath] = Counter()
         for path in taken:
             self.take(path)
 
-    def nearest(self, point: np.ndarray, books: np.ndarray, known: Known = None) -> Path:
-        """Takes a free code: at each level the nearest branch that has room, `known` ones before others."""
-        (path,) = self.near(point, books, 1, known)
+    def take_nearest(self, point: np.ndarray) -> CodePath:
+        """Take the code of the nearest branch with room at each level."""
+        (path,) = self.nearest(point, 1)
         self.take(path)
         return path
 
-    def near(self, point: np.ndarray, books: np.ndarray, branches: int, known: Known = None) -> list[Path]:
-        """Free codes, the nearest first: at each level so many of the branches that have room."""
-        check_room(len(self._taken) + 1, self._levels, self._codes)
-        found: list[tuple[Path, np.ndarray]] = [((), point.astype(np.float64))]
-        for level, book in enumerate(books):
-            size, met = self._codes ** (self._levels - level - 1), known[level] if known else None
-            found = [
+    def nearest(self, point: np.ndarray, branches: int) -> list[CodePath]:
+        """Free codes, the nearest first: up to `branches` branches with room per level."""
+        check_capacity(len(self._taken) + 1, self._levels, self._size)
+        paths: list[tuple[CodePath, np.ndarray]] = [((), point.astype(np.float64))]
+        for level, book in enumerate(self._books):
+            paths = [
                 ((*prefix, code), left - book[code])
-                for prefix, left in found
-                for code in self._order(prefix, left, book, size, met)[:branches]
+                for prefix, left in paths
+                for code in self._free_branches(prefix, left, level)[:branches]
             ]
-        return [path for path, _ in found]
+        return [path for path, _ in paths]
 
-    def _order(
-        self, prefix: Path, left: np.ndarray, book: np.ndarray, size: int, known: Collection[int] | None
-    ) -> list[int]:
-        order = np.lexsort((np.arange(self._codes), squared(left[None], book)[0])).tolist()
-        if known is not None:
+    def _free_branches(self, prefix: CodePath, left: np.ndarray, level: int) -> list[int]:
+        capacity = self._size ** (self._levels - level - 1)
+        order = np.lexsort((np.arange(self._size), squared_distances(left[None], self._books[level])[0])).tolist()
+        if self._known is not None:
+            known = self._known[level]
             order.sort(key=lambda code: code not in known)
-        return [code for code in order if self._load[(*prefix, code)] < size]
+        return [code for code in order if self._load[(*prefix, code)] < capacity]
 
-    def take(self, path: Path) -> None:
-        """It is free no longer."""
+    def take(self, path: CodePath) -> None:
+        """Mark a code as taken."""
         if path in self._taken:
             return
         self._taken.add(path)
@@ -107,29 +108,29 @@ class Room:
             self._load[path[:depth]] += 1
 
 
-def check_room(tools: int, levels: int, codes: int) -> None:
-    """Refuses more tools than there are codes."""
-    if tools > codes**levels:
+def check_capacity(tools: int, levels: int, size: int) -> None:
+    """Refuse more tools than there are codes."""
+    if tools > size**levels:
         raise BadInput(
-            f"{levels} levels of {codes} codes have room for {codes**levels} tools, not {tools}; "
-            "raise weave.codes or weave.levels and build the index anew"
+            f"{levels} levels of {size} codes have room for {size**levels} tools, not {tools}; "
+            "raise quantiser.codebook_size or quantiser.levels and build the index again"
         )
 
 
-def squared(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(left, right): squared distances."""
+def squared_distances(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(left, right): squared Euclidean distances."""
     right = right.astype(np.float64)
-    apart = (left**2).sum(axis=1)[:, None] - 2 * left @ right.T + (right**2).sum(axis=1)[None]
-    found: np.ndarray = np.maximum(apart, 0.0)
-    return found
+    squares = (left**2).sum(axis=1)[:, None] - 2 * left @ right.T + (right**2).sum(axis=1)[None]
+    distances: np.ndarray = np.maximum(squares, 0.0)
+    return distances
 
 
-def evenness(paths: Sequence[Path], levels: int, codes: int) -> list[float]:
-    """For each level the entropy of its codes' use, 1 where all are used alike (as far as there are tools for them)."""
-    found = []
+def usage_entropy(paths: Sequence[CodePath], levels: int, size: int) -> list[float]:
+    """Per level the entropy of the codes' use, relative to the largest possible: 1 where all are used equally."""
+    entropies = []
     for level in range(levels):
         counts = np.array(list(Counter(path[level] for path in paths).values()), dtype=np.float64)
         shares = counts / counts.sum()
-        most = np.log(min(codes, len(paths)))
-        found.append(float(-(shares * np.log(shares)).sum() / most) if most > 0 else 1.0)
-    return found
+        largest = np.log(min(size, len(paths)))
+        entropies.append(float(-(shares * np.log(shares)).sum() / largest) if largest > 0 else 1.0)
+    return entropies

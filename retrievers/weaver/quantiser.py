@@ -1,6 +1,6 @@
-"""The residual-quantised autoencoder: a vector, a point on a sphere, a sum of codes, and the vector again.
+"""The residual-quantised autoencoder: vector -> point on the unit sphere -> sum of codes -> vector.
 
-Points have length 1, so that tools which are used together cannot be drawn together by shrinking everything.
+Points have length 1, so that co-used tools cannot be drawn together by shrinking everything.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.weaver.settings import WeaveSettings
-from retrievers.weaver.sinkhorn import prices
+from retrievers.weaver.settings import QuantiserSettings
+from retrievers.weaver.sinkhorn import balancing_prices
+
+HIDDEN = (256, 128)
+"""Widths of the layers between the vectors and the quantised space; the decoder mirrors them."""
+COMMITMENT = 0.25
+"""Weight of the loss that keeps the encoder near the codes it chose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """Points and the codes that stand for them."""
+    """Points and their codes."""
 
     codes: Tensor
     """(points, levels)"""
     residuals: Tensor
-    """(points, levels, width): what each level was to explain."""
+    """(points, levels, width): the input of each level."""
     chosen: Tensor
-    """(points, levels, width): what it explained it with."""
+    """(points, levels, width): the code vectors."""
 
     @property
     def total(self) -> Tensor:
@@ -36,11 +41,11 @@ class Quantised:
 class Quantiser(nn.Module):
     """Encoder, codebooks, decoder."""
 
-    def __init__(self, dimensions: int, settings: WeaveSettings) -> None:
+    def __init__(self, dimensions: int, settings: QuantiserSettings) -> None:
         super().__init__()
-        sizes = [dimensions, *settings.hidden, settings.width]
+        sizes = [dimensions, *HIDDEN, settings.width]
         self.encoder, self.decoder = _layers(sizes), _layers(sizes[::-1])
-        self.books = nn.Parameter(torch.zeros(settings.levels, settings.codes, settings.width))
+        self.books = nn.Parameter(torch.zeros(settings.levels, settings.codebook_size, settings.width))
         self._settings = settings
 
     def points(self, vectors: Tensor) -> Tensor:
@@ -48,49 +53,49 @@ class Quantiser(nn.Module):
         return functional.normalize(self.encoder(vectors), dim=-1)
 
     def quantise(self, points: Tensor) -> Quantised:
-        """Each level the code nearest to what is left; the last one in even shares where the settings say so."""
+        """Take the code nearest to the residual at each level, balanced at the last one where `uniform` is set."""
         left, codes, residuals, chosen = points, [], [], []
         for level, book in enumerate(self.books):
             with torch.no_grad():
                 costs = torch.cdist(left, book).square()
                 if self._settings.uniform and level == len(self.books) - 1:
-                    costs = costs + prices(costs, self._settings.epsilon, self._settings.iterations)
-                found = costs.argmin(dim=1)
-            codes.append(found)
+                    costs = costs + balancing_prices(costs)
+                nearest = costs.argmin(dim=1)
+            codes.append(nearest)
             residuals.append(left)
-            chosen.append(book[found])
-            left = left - book[found].detach()
+            chosen.append(book[nearest])
+            left = left - book[nearest].detach()
         return Quantised(torch.stack(codes, 1), torch.stack(residuals, 1), torch.stack(chosen, 1))
 
 
-def straight(points: Tensor, quantised: Quantised) -> Tensor:
-    """The sum of the codes, whose gradient goes on to the encoder as if nothing had been quantised."""
+def straight_through(points: Tensor, quantised: Quantised) -> Tensor:
+    """The sum of the codes, with the gradient passed to the encoder as if nothing had been quantised."""
     return points + (quantised.total - points).detach()
 
 
-def drawn(points: Tensor, quantised: Quantised) -> Tensor:
+def collaboration_features(points: Tensor, quantised: Quantised) -> Tensor:
     """(points, (1 + levels) x width): the point, its first code, the sum of its first two, and so on.
 
-    A squared distance of two is the mean over these: what is to share a branch has to agree from the first code on,
-    and the last one, which even shares may have forced apart, counts least. The gradient goes to the encoder and not to
-    the codes, for the cheapest way to bring two codes together would be to make all codes the same.
+    A squared distance of two is the mean over these: tools that share a branch must agree from the first code on, and
+    the last one, which balancing may have separated, counts least. The gradient goes to the encoder and not to the
+    codes, because the cheapest way to bring two codes together would be to make all codes equal.
     """
     sums = quantised.chosen.detach().cumsum(dim=1)
-    straight_sums = points.unsqueeze(1) + (sums - points.unsqueeze(1)).detach()
-    every = torch.cat([points.unsqueeze(1), straight_sums], dim=1)
-    scale: float = every.shape[1] ** -0.5
-    return every.flatten(1) * scale
+    prefix_sums = points.unsqueeze(1) + (sums - points.unsqueeze(1)).detach()
+    features = torch.cat([points.unsqueeze(1), prefix_sums], dim=1)
+    scale: float = features.shape[1] ** -0.5
+    return features.flatten(1) * scale
 
 
-def code_loss(quantised: Quantised, commitment: float) -> Tensor:
-    """Codes go to what they stand for, and the encoder stays with the codes it chose."""
+def codebook_loss(quantised: Quantised) -> Tensor:
+    """Move codes to their residuals, and keep the encoder near the codes it chose."""
     pull = (quantised.residuals.detach() - quantised.chosen).square().sum(dim=-1)
-    stay = (quantised.residuals - quantised.chosen.detach()).square().sum(dim=-1)
-    return (pull + commitment * stay).sum(dim=1).mean()
+    commit = (quantised.residuals - quantised.chosen.detach()).square().sum(dim=-1)
+    return (pull + COMMITMENT * commit).sum(dim=1).mean()
 
 
 def _layers(sizes: list[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for place, (before, after) in enumerate(pairwise(sizes)):
-        layers += [nn.Linear(before, after)] + ([nn.ReLU()] if place < len(sizes) - 2 else [])
+    for index, (before, after) in enumerate(pairwise(sizes)):
+        layers += [nn.Linear(before, after)] + ([nn.ReLU()] if index < len(sizes) - 2 else [])
     return nn.Sequential(*layers)

@@ -1,48 +1,45 @@
-"""What can be set of the codes. Stdlib only, so that reading a config costs nothing."""
+"""Settings of ToolWeaver. Stdlib only, so that reading a config costs nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from retrievers.errors import BadInput
+from annotated_types import Ge, Gt
+
+from retrievers.generative.settings import GenerativeSettings, GenerativeTraining
 
 
 @dataclass(frozen=True, slots=True)
-class WeaveSettings:
-    """How tools become codes: a residual-quantised autoencoder over the vectors of their documents."""
+class QuantiserSettings:
+    """Collaborative residual quantisation: an autoencoder over the tools' vectors that turns them into codes."""
 
-    levels: int = 3
+    levels: Annotated[int, Ge(2)] = 3
     """Tokens of a tool's code."""
-    codes: int = 64
-    """Codes a level. levels x codes rows are added to the model; codes ** levels tools have room."""
-    width: int = 64
+    codebook_size: Annotated[int, Ge(2)] = 64
+    """Codes per level. The model gains levels x codebook_size tokens; codebook_size ** levels tools have room."""
+    width: Annotated[int, Ge(1)] = 64
     """Dimensions of the space that is quantised."""
-    hidden: tuple[int, ...] = (256, 128)
-    """Layers between the vectors and that space; the way back mirrors them."""
-    collaboration: float = 1.0
-    """How strongly tools that are used together are drawn together; 0: not at all."""
+    collaboration: Annotated[float, Ge(0)] = 1.0
+    """Weight of the loss that draws tools together which are used together; 0: none."""
     uniform: bool = True
     """Spread the tools evenly over the codes of the last level (Sinkhorn); without it each takes the nearest."""
-    epsilon: float = 0.01
-    """Smaller: evener, and further from the nearest code."""
-    iterations: int = 50
-    """Of Sinkhorn."""
-    commitment: float = 0.25
-    """How strongly the encoder is held to the codes it chose."""
-    steps: int = 1000
-    batch_size: int = 2048
-    """Tools a step; a catalogue that fits is taken whole."""
-    learning_rate: float = 1e-3
-    warmup: float = 0.2
-    """The share of steps before the codes are placed: an autoencoder first, so that k-means has something to see."""
-    seed: int = 0
+    steps: Annotated[int, Ge(1)] = 1000
+    batch_size: Annotated[int, Ge(1)] = 2048
+    """Tools per step; a smaller catalogue is one batch."""
+    learning_rate: Annotated[float, Gt(0)] = 1e-3
+    seed: Annotated[int, Ge(0)] = 0
 
-    def __post_init__(self) -> None:
-        if self.levels < 2 or self.codes < 2:
-            raise BadInput("levels and codes must be at least 2")
-        if min(self.width, self.steps, self.batch_size, self.iterations, *self.hidden, 1) < 1:
-            raise BadInput("width, hidden, steps, batch_size and iterations must be at least 1")
-        if min(self.collaboration, self.commitment, self.seed) < 0 or self.learning_rate <= 0:
-            raise BadInput("collaboration, commitment and seed must not be negative, learning_rate must be positive")
-        if not 0.003 <= self.epsilon <= 10 or not 0 <= self.warmup < 1:
-            raise BadInput("epsilon lies between 0.003 and 10, warmup between 0 and 1")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolWeaverSettings(GenerativeSettings):
+    """A language model that generates tools as hierarchical codes (ToolWeaver, arXiv 2601.21947)."""
+
+    train: GenerativeTraining
+    """How the model learns the codes; co-usage is counted in the same data."""
+    kind: Literal["toolweaver"] = "toolweaver"
+    quantiser: QuantiserSettings = QuantiserSettings()
+    new_tools: Literal["nearest", "generated", "token"] = "nearest"
+    """The code of a tool added later: the nearest free one, or of the nearest free ones the one that the model
+    generates for its document. `token`: the nearest free one, with a token of its own, made from its document, until
+    it is trained in."""

@@ -1,7 +1,7 @@
-"""Even shares: the plan that sends every tool to codes it is near, with the same load on every code.
+"""Balanced assignment: prices that make tools use all codes equally (entropic optimal transport, Sinkhorn-Knopp).
 
-Entropic optimal transport by Sinkhorn and Knopp. Costs are brought into -1..1 first, so that `epsilon` means the same
-for any catalogue. In double precision the scaling vectors need no logarithms down to epsilon .003.
+Costs are scaled to -1..1 first, so that EPSILON means the same for any catalogue. In double precision the scaling
+vectors need no logarithms down to an epsilon of .003.
 """
 
 from __future__ import annotations
@@ -9,36 +9,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+EPSILON = 0.01
+"""Smaller: more even, and further from the nearest code."""
+ITERATIONS = 50
 
-def prices(costs: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """(codes,): what each code has to cost beside (tools, codes) `costs` for the load to be even.
 
-    The code of the largest share in the plan is the cheapest with its price.
+def balancing_prices(costs: Tensor, epsilon: float = EPSILON, iterations: int = ITERATIONS) -> Tensor:
+    """(codes,): the price to add to each code's (tools, codes) costs so that the load is even.
+
+    The code with the largest share in the transport plan is the cheapest with its price.
     """
-    scaled, amplitude = _scaled(costs)
-    columns = _scaling(scaled, epsilon, iterations)[1]
-    return (-epsilon * amplitude * columns.log()).to(costs)
-
-
-def plan(costs: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """(tools, codes): rows sum to 1, columns to tools / codes as nearly as the iterations reach."""
-    scaled, _ = _scaled(costs)
-    rows, columns = _scaling(scaled, epsilon, iterations)
-    return rows[:, None] * torch.exp(-scaled / epsilon) * columns[None]
-
-
-def _scaled(costs: Tensor) -> tuple[Tensor, Tensor]:
-    costs = costs.double()
-    middle = (costs.max() + costs.min()) / 2
-    amplitude = (costs.max() - middle).clamp(min=1e-12)
-    return (costs - middle) / amplitude, amplitude
-
-
-def _scaling(scaled: Tensor, epsilon: float, iterations: int) -> tuple[Tensor, Tensor]:
-    kernel = torch.exp(-scaled / epsilon)
-    load = scaled.shape[0] / scaled.shape[1]
-    columns = scaled.new_ones(scaled.shape[1])
+    exact = costs.double()
+    middle = (exact.max() + exact.min()) / 2
+    amplitude = (exact.max() - middle).clamp(min=1e-12)
+    kernel = torch.exp(-((exact - middle) / amplitude) / epsilon)
+    load = costs.shape[0] / costs.shape[1]
+    columns = kernel.new_ones(costs.shape[1])
     for _ in range(iterations):
         rows = 1 / (kernel @ columns)
         columns = load / (rows @ kernel)
-    return 1 / (kernel @ columns), columns
+    return (-epsilon * amplitude * columns.log()).to(costs)

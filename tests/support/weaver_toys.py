@@ -8,19 +8,18 @@ from pathlib import Path
 from generative_toys import TRAINING
 
 from retrievers.generative.settings import GenerativeTraining, Stage
-from retrievers.generative.weaver_settings import ToolWeaverSettings
 from retrievers.training_set import Examples, TrainingSet
 from retrievers.types import Tool
-from retrievers.weaver.settings import WeaveSettings
+from retrievers.weaver.settings import QuantiserSettings, ToolWeaverSettings
 
-WEAVE = WeaveSettings(levels=3, codes=4, width=8, hidden=(16,), steps=40, iterations=10)
+QUANTISER = QuantiserSettings(levels=3, codebook_size=4, width=8, steps=40)
 QUICK = replace(TRAINING, memorise=Stage(epochs=1, batch_size=8, learning_rate=3e-3), retrieve=Stage(epochs=0))
 
 
 def toolweaver(
-    model: Path, training: GenerativeTraining = TRAINING, weave: WeaveSettings = WEAVE, **more: object
+    model: Path, training: GenerativeTraining = TRAINING, quantiser: QuantiserSettings = QUANTISER, **more: object
 ) -> ToolWeaverSettings:
-    return ToolWeaverSettings(training, model=str(model), weave=weave, **more)  # type: ignore[arg-type]
+    return ToolWeaverSettings(train=training, model=str(model), quantiser=quantiser, **more)  # type: ignore[arg-type]
 
 
 def any_set(tools: list[Tool]) -> TrainingSet:

@@ -1,4 +1,4 @@
-"""What a model says freely, between the tools: greedy, batched, and never a tool's token."""
+"""Free text of an agent between the tools: greedy, batched, and never a tool's token."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
+from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder
 from retrievers.generative.token_schemes import Code
 
-AT_ONCE = 32
-"""Conversations that are gone on with together; on a GPU four times as many."""
+BATCH_SIZE = 32
+"""Conversations continued together; on a GPU four times as many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
-    """All that an agent needs to speak of the tools of an opened index."""
+class TextGenerator:
+    """Generates an agent's free text about the tools of an opened index."""
 
-    vocabulary: Vocabulary
-    words: int
-    """Tokens that the model came with: what it may say freely."""
+    vocabulary: ExtendedVocabulary
+    base_tokens: int
+    """Tokens of the model before training: the ones that free text consists of."""
     codes: Mapping[int, Code]
-    """Row -> the tool's code."""
+    """The tool's code by row."""
 
-    def say(self, prompts: Sequence[Sequence[int]], most: int) -> list[str]:
+    def generate(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[str]:
         """The text of an answer to each prompt."""
         language = self.vocabulary.language
-        found: list[str] = []
-        step = AT_ONCE * 4 if language.device.startswith("cuda") else AT_ONCE
+        texts: list[str] = []
+        step = BATCH_SIZE * 4 if language.device.startswith("cuda") else BATCH_SIZE
         for start in range(0, len(prompts), step):
-            some = prompts[start : start + step]
-            tokens = speak(self.vocabulary, some, most, language.frames.end, self.words)
-            found.extend(language.tokenizer.decode(each, skip_special_tokens=True) for each in tokens)
-        return found
+            batch = prompts[start : start + step]
+            answers = greedy_answers(self.vocabulary, batch, max_tokens, language.chat.end, self.base_tokens)
+            texts.extend(language.tokenizer.decode(answer, skip_special_tokens=True) for answer in answers)
+        return texts
 
 
-def speak(vocabulary: Vocabulary, prompts: Sequence[Sequence[int]], most: int, end: int, words: int) -> list[list[int]]:
-    """For each prompt the tokens of an answer, up to `end` or at most so many; only the first `words` tokens are used.
+def greedy_answers(
+    vocabulary: ExtendedVocabulary, prompts: Sequence[Sequence[int]], max_tokens: int, end: int, base_tokens: int
+) -> list[list[int]]:
+    """The tokens of each prompt's answer, up to `end` or `max_tokens`; only the first `base_tokens` are used.
 
-    Prompts of all lengths go in one batch; rows that have ended are let go.
+    Prompts of all lengths go into one batch; finished rows are dropped from it.
     """
-    said: list[list[int]] = [[] for _ in prompts]
+    answers: list[list[int]] = [[] for _ in prompts]
     if not prompts:
-        return said
-    run, alive = LocalRun(vocabulary, prompts, True), np.arange(len(prompts))
-    for _ in range(most):
-        tokens = run.likeliest(words)
+        return answers
+    decoder, active = LocalDecoder(vocabulary, prompts, True), np.arange(len(prompts))
+    for _ in range(max_tokens):
+        tokens = decoder.likeliest(base_tokens)
         going = np.flatnonzero(tokens != end)
         for row in going.tolist():
-            said[int(alive[row])].append(int(tokens[row]))
-        alive = alive[going]
-        if not len(alive):
+            answers[int(active[row])].append(int(tokens[row]))
+        active = active[going]
+        if not len(active):
             break
-        run.advance(going, tokens[going])
-    return said
+        decoder.advance(going, tokens[going])
+    return answers

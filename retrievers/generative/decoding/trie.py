@@ -1,6 +1,6 @@
-"""All that may be said: the codes of the tools that can be found, as a tree of tokens.
+"""The trie of all codes that may be generated: those of the live tools.
 
-A code ends with the end token, so that one tool's name may begin another's. Removed tools are simply not in it.
+A code ends with the end token, so that one tool's code may be a prefix of another's. Removed tools are not in the trie.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from retrievers.generative.token_schemes import Code
 
 
 class Trie:
-    """Nodes by number, 0 being the root; edges of a node lie side by side."""
+    """Nodes by number, 0 being the root; the edges of a node are adjacent in the arrays."""
 
     def __init__(self, codes: Sequence[Code], rows: Sequence[int], end: int) -> None:
-        """`rows[i]` is the row of the tool that `codes[i]` spells; tools of one code are told apart by nobody."""
+        """`rows[i]` is the row of the tool with `codes[i]`; several rows may share a code."""
         edges: list[dict[int, int]] = [{}]
-        holders: dict[int, list[int]] = {}
+        self.rows: dict[int, list[int]] = {}
+        """Rows by terminal node."""
         for code, row in zip(codes, rows, strict=True):
             node = 0
             for token in (*code, end):
@@ -26,29 +27,24 @@ class Trie:
                     edges[node][token] = len(edges)
                     edges.append({})
                 node = edges[node][token]
-            holders.setdefault(node, []).append(row)
+            self.rows.setdefault(node, []).append(row)
         self.starts = np.cumsum([0, *map(len, edges)])
-        self.tokens = np.array([token for each in edges for token in each], dtype=np.int64)
-        self.nodes = np.array([node for each in edges for node in each.values()], dtype=np.int64)
-        self.rows = holders
-        """Terminal node -> rows."""
-        only = np.full(len(edges), -1, dtype=np.int64)
-        last = np.zeros(len(edges), dtype=bool)
+        self.tokens = np.array([token for children in edges for token in children], dtype=np.int64)
+        self.nodes = np.array([node for children in edges for node in children.values()], dtype=np.int64)
+        self.only_end = np.full(len(edges), -1, dtype=np.int64)
+        """The one terminal node that can be reached from a node; -1 where there are several."""
+        self.end_is_next = np.zeros(len(edges), dtype=bool)
+        """True where nothing but the end token can follow."""
         for node in range(len(edges) - 1, -1, -1):  # children have larger numbers than their parents
-            below = edges[node]
-            if node in holders:
-                only[node], last[node] = node, True
-            elif len(below) == 1:
-                token, child = next(iter(below.items()))
-                only[node], last[node] = only[child], token == end
-        self.only = only
-        """The one terminal node that can still be reached from a node; -1 where there are several."""
-        self.last = last
-        """Nothing but the end can follow."""
+            if node in self.rows:
+                self.only_end[node], self.end_is_next[node] = node, True
+            elif len(edges[node]) == 1:
+                token, child = next(iter(edges[node].items()))
+                self.only_end[node], self.end_is_next[node] = self.only_end[child], token == end
 
     def children(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(starts, tokens, nodes) of the edges of these nodes, one after the other."""
+        """(starts, tokens, nodes) of the edges of these nodes, one node after the other."""
         counts = self.starts[nodes + 1] - self.starts[nodes]
         starts = np.concatenate([[0], np.cumsum(counts)])
-        places = np.arange(starts[-1]) - np.repeat(starts[:-1], counts) + np.repeat(self.starts[nodes], counts)
-        return starts, self.tokens[places], self.nodes[places]
+        edges = np.arange(starts[-1]) - np.repeat(starts[:-1], counts) + np.repeat(self.starts[nodes], counts)
+        return starts, self.tokens[edges], self.nodes[edges]

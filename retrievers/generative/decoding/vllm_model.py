@@ -1,8 +1,7 @@
-"""Answers in the making, by vLLM: every step asks for one more token, and allows those that spell a tool.
+"""Decoding by vLLM: every step requests one token, and allows only those that continue a tool's code.
 
-vLLM tells the likeliest allowed tokens with their probabilities among the allowed ones, which is what a beam needs. A
-code of one token is one question a query. Longer codes are asked step by step; what was said so far is a prefix that
-vLLM has in its cache.
+vLLM returns the likeliest allowed tokens with their probabilities among the allowed ones, as beam search needs them. A
+code of one token is one request per query. Longer codes are decoded step by step; vLLM caches the prefix.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from typing import Any
 import numpy as np
 
 from retrievers.errors import BadInput
-from retrievers.generative.decoding.extended_models import Grown, grown
+from retrievers.generative.decoding.extended_models import ExtendedModel, open_extended_model
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.settings import Asking
+from retrievers.generative.settings import GenerativeSettings
 from retrievers.generative.token_schemes import Code
 from retrievers.kind import Context
 
-MEMORY = 0.5
-"""The share of a GPU's memory that the engine takes: a rewriter may live there, too."""
-STEP = 16
-"""Tokens by which an engine's room grows: a code that is a little longer than those before starts no new one."""
+GPU_MEMORY_SHARE = 0.5
+"""The engine's share of a GPU's memory: a rewriter may need the rest."""
+LENGTH_STEP = 16
+"""Lengths of codes are rounded up to this: a slightly longer code needs no new engine."""
 
 
-def room(language: LanguageModel, codes: Sequence[Code], most: int) -> int:
-    """Tokens that the longest prompt of at most `most`, the longest code and its end take, rounded up.
+def context_length(language: LanguageModel, codes: Sequence[Code], max_length: int) -> int:
+    """Tokens of the longest prompt of at most `max_length`, the longest code and its end, rounded up.
 
-    Where `most` is less than a prompt's frame, the frame and a token of the query are what it has.
+    Where `max_length` is shorter than the chat template's own tokens, a prompt is those and one token of the query.
     """
-    prompt = max(most, len(language.frames.question("x", 0)))
+    prompt = max(max_length, len(language.chat.query_prompt("x", 0)))
     longest = max(map(len, codes), default=0) + 1
-    return prompt + -(-longest // STEP) * STEP
+    return prompt + -(-longest // LENGTH_STEP) * LENGTH_STEP
 
 
 class VllmModel:
-    """A model in vLLM, with rows for tools that came after its training, and with room for what is said of any tool."""
+    """A model in vLLM, with token rows for tools added after its training."""
 
     def __init__(
         self,
@@ -47,34 +46,36 @@ class VllmModel:
         outputs: np.ndarray,
         codes: Sequence[Code],
         context: Context,
-        settings: Asking,
+        settings: GenerativeSettings,
     ) -> None:
         if context.vllm is None:
-            raise BadInput("nobody here starts vLLM; take the engine transformers")
-        begin = context.vllm()  # before a model is written that nobody would load
-        self._grown: Grown | None = grown(language, inputs, outputs, context) if len(inputs) else None
-        folder = self._grown.folder if self._grown else language.folder
-        tokens = room(language, codes, settings.max_length)
-        key = f"vllm:{folder}:{tokens}"
+            raise BadInput("vLLM cannot be started here; use engine: transformers")
+        start_vllm = context.vllm()  # first: where vLLM is missing, no model is written
+        self._extended: ExtendedModel | None = (
+            open_extended_model(language, inputs, outputs, context) if len(inputs) else None
+        )
+        folder = self._extended.folder if self._extended else language.folder
+        length = context_length(language, codes, settings.max_length)
+        key = f"vllm:{folder}:{length}"
         if key not in context.encoders:
-            context.encoders[key] = _Engine(
-                begin(
+            context.encoders[key] = _SharedEngine(
+                start_vllm(
                     folder,
-                    max_model_len=tokens,
-                    gpu_memory_utilization=MEMORY,
+                    max_model_len=length,
+                    gpu_memory_utilization=GPU_MEMORY_SHARE,
                     max_logprobs=-1,
                     logprobs_mode="processed_logprobs",
                 )
             )
-        self._engine: _Engine = context.encoders[key]
+        self._engine: _SharedEngine = context.encoders[key]
 
-    def start(self, prompts: Sequence[Sequence[int]]) -> VllmRun:
-        """Begins answers to these prompts."""
-        return VllmRun(self._engine, prompts)
+    def start(self, prompts: Sequence[Sequence[int]]) -> VllmDecoder:
+        """Start answers to these prompts."""
+        return VllmDecoder(self._engine, prompts)
 
 
-class _Engine:
-    """One of the models that a context shares."""
+class _SharedEngine:
+    """An engine in a context's dict of models."""
 
     def __init__(self, vllm: Any) -> None:
         self.vllm = vllm
@@ -82,48 +83,49 @@ class _Engine:
         """vLLM answers one caller at a time; a server has several."""
 
     def forget(self) -> None:
-        """vLLM's own cache of prefixes changes no answer."""
+        """Do nothing: vLLM's cache of prefixes changes no answer."""
 
 
-class VllmRun:
-    """One batch of prompts on its way."""
+class VllmDecoder:
+    """Decodes one batch of prompts; implements `Decoder`."""
 
-    def __init__(self, engine: _Engine, prompts: Sequence[Sequence[int]]) -> None:
-        self._engine, self._said = engine, [list(prompt) for prompt in prompts]
+    def __init__(self, engine: _SharedEngine, prompts: Sequence[Sequence[int]]) -> None:
+        self._engine, self._prefixes = engine, [list(prompt) for prompt in prompts]
 
-    def scores(self, starts: np.ndarray, tokens: np.ndarray, most: int) -> np.ndarray:
-        """As `Run.scores`; the `most` likeliest of a row are told."""
+    def log_probs(self, starts: np.ndarray, tokens: np.ndarray, top: int) -> np.ndarray:
+        """The values of the `top` likeliest tokens per row; -inf for the others."""
         from vllm import SamplingParams
 
         allowed = [tokens[start:end].tolist() for start, end in pairwise(starts)]
-        found = np.full(len(tokens), -np.inf)
-        open_rows = [row for row, each in enumerate(allowed) if len(each) > 1]
-        for row, each in enumerate(allowed):
-            if len(each) == 1:  # what can only be said costs nothing, and needs no asking
-                found[starts[row]] = 0.0
+        log_probs = np.full(len(tokens), -np.inf)
+        open_rows = [row for row, choices in enumerate(allowed) if len(choices) > 1]
+        for row, choices in enumerate(allowed):
+            if len(choices) == 1:  # the only possible token costs nothing
+                log_probs[starts[row]] = 0.0
         if not open_rows:
-            return found
+            return log_probs
         params = [
             SamplingParams(
                 max_tokens=1,
                 temperature=0.0,
-                logprobs=min(most, len(allowed[row])),
+                logprobs=min(top, len(allowed[row])),
                 allowed_token_ids=allowed[row],
                 ignore_eos=True,
                 detokenize=False,
             )
             for row in open_rows
         ]
-        asked = [{"prompt_token_ids": self._said[row]} for row in open_rows]
+        prompts = [{"prompt_token_ids": self._prefixes[row]} for row in open_rows]
         with self._engine.lock:
-            answers = self._engine.vllm.generate(asked, params)
+            answers = self._engine.vllm.generate(prompts, params)
         for row, answer in zip(open_rows, answers, strict=True):
-            place = {token: start for start, token in enumerate(allowed[row], int(starts[row]))}
-            for token, told in answer.outputs[0].logprobs[0].items():
-                if token in place:
-                    found[place[token]] = told.logprob
-        return found
+            index = {token: start for start, token in enumerate(allowed[row], int(starts[row]))}
+            for token, value in answer.outputs[0].logprobs[0].items():
+                if token in index:
+                    log_probs[index[token]] = value.logprob
+        return log_probs
 
     def advance(self, rows: np.ndarray, tokens: np.ndarray) -> None:
-        """As `Run.advance`."""
-        self._said = [[*self._said[row], token] for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)]
+        self._prefixes = [
+            [*self._prefixes[row], token] for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)
+        ]

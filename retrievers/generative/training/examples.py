@@ -1,4 +1,4 @@
-"""What each stage teaches, as tokens and which of them count."""
+"""Training examples of each stage: tokens, and which of them are learned."""
 
 from __future__ import annotations
 
@@ -8,94 +8,99 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from retrievers.errors import BadInput
-from retrievers.generative.chat_format import Frames, Turn
+from retrievers.generative.chat_format import ChatFormat
 from retrievers.generative.token_schemes import Code
-from retrievers.generative.trajectories import turns
+from retrievers.generative.trajectories import to_turns
 from retrievers.text import clean
 from retrievers.training_set import TrainingSet, Trajectory
 from retrievers.types import Tool, ToolId
 
+Codes = Mapping[ToolId, Code]
+
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """Tokens, and which of them are to be learned."""
+class TokenExample:
+    """One training example."""
 
     tokens: tuple[int, ...]
     learned: tuple[bool, ...]
     branches: tuple[int, ...] = ()
-    """Where several answers to one question begin; each is read as if it were the only one. None: one text."""
+    """Start of each of several answers to one prompt; an answer does not see the others. Empty: one text."""
 
 
-def memories(
-    tools: Sequence[Tool], documents: Sequence[str], codes: Mapping[ToolId, Code], frames: Frames, most: int
-) -> list[Lesson]:
+def memorisation_examples(
+    tools: Sequence[Tool], documents: Sequence[str], codes: Codes, chat: ChatFormat, max_length: int
+) -> list[TokenExample]:
     """Document to tool."""
     return [
-        _answers(frames, clean(document), [codes[tool.id]], most)
+        _with_answers(chat, clean(document), [codes[tool.id]], max_length)
         for tool, document in zip(tools, documents, strict=True)
     ]
 
 
-def retrievals(sets: Sequence[TrainingSet], codes: Mapping[ToolId, Code], frames: Frames, most: int) -> list[Lesson]:
-    """Query to tool, one answer a gold tool: what is learned is one pair each, what is asked is read once."""
-    found: list[Lesson] = []
-    for each in sets:
-        strangers = sorted(set(each.ids) - codes.keys())
-        if strangers or not each.ids:
+def retrieval_examples(
+    sets: Sequence[TrainingSet], codes: Codes, chat: ChatFormat, max_length: int
+) -> list[TokenExample]:
+    """Query to tool, one answer per gold tool: equal to one pair each, with the query read once."""
+    examples: list[TokenExample] = []
+    for data in sets:
+        missing = sorted(set(data.ids) - codes.keys())
+        if missing or not data.ids:
             raise BadInput(
-                f"the catalogue lacks tools of the data set {each.name} ({', '.join(strangers[:3]) or 'unnamed'}); "
+                f"the catalogue lacks tools of the data set {data.name} ({', '.join(missing[:3]) or 'unnamed'}); "
                 "a generative retriever learns the tools that it indexes"
             )
-        for query, gold in zip(each.train.queries, each.train.gold, strict=True):
-            found.append(_answers(frames, query, [codes[each.ids[row]] for row in gold], most))
-    return found
+        for query, gold in zip(data.train.queries, data.train.gold, strict=True):
+            examples.append(_with_answers(chat, query, [codes[data.ids[row]] for row in gold], max_length))
+    return examples
 
 
-def actions(
+def agent_examples(
     trajectories: Sequence[Trajectory],
     documents: Mapping[ToolId, str],
-    codes: Mapping[ToolId, Code],
-    frames: Frames,
-    most: int,
-) -> list[Lesson]:
+    codes: Codes,
+    chat: ChatFormat,
+    max_length: int,
+) -> list[TokenExample]:
     """Whole trajectories; one that is too long is cut after its last turn that fits."""
-    found = []
-    for each in trajectories:
-        strangers = [call.tool for call in each.calls if call.tool not in codes]
-        if strangers:
-            raise BadInput(f"the trajectory {each.id} calls {strangers[0]!r}, which the catalogue lacks")
-        said: list[Turn] = turns(each, documents, codes)
-        while said:
-            tokens, learned = frames.lesson(said)
-            if len(tokens) <= most:
-                found.append(Lesson(tuple(tokens), tuple(learned)))
+    examples = []
+    for trajectory in trajectories:
+        missing = [call.tool for call in trajectory.calls if call.tool not in codes]
+        if missing:
+            raise BadInput(f"the trajectory {trajectory.id} calls {missing[0]!r}, which the catalogue lacks")
+        turns = to_turns(trajectory, documents, codes)
+        while turns:
+            tokens, learned = chat.example(turns)
+            if len(tokens) <= max_length:
+                examples.append(TokenExample(tuple(tokens), tuple(learned)))
                 break
-            said = said[:-2]
-    if not found:
-        raise BadInput(f"no trajectory fits into {most} tokens; raise max_length of the agent stage")
-    return found
+            turns = turns[:-2]
+    if not examples:
+        raise BadInput(f"no trajectory fits into {max_length} tokens; raise max_length of the agent stage")
+    return examples
 
 
-def _answers(frames: Frames, text: str, codes: Sequence[Code], most: int) -> Lesson:
-    asked = frames.question(text, max(8, most - max(map(len, codes)) - 1))
-    said = [token for code in codes for token in (*code, frames.end)]
-    starts = list(accumulate((len(code) + 1 for code in codes[:-1]), initial=len(asked)))
-    return Lesson((*asked, *said), (False,) * len(asked) + (True,) * len(said), tuple(starts) if len(codes) > 1 else ())
+def _with_answers(chat: ChatFormat, text: str, codes: Sequence[Code], max_length: int) -> TokenExample:
+    prompt = chat.query_prompt(text, max(8, max_length - max(map(len, codes)) - 1))
+    answers = [token for code in codes for token in (*code, chat.end)]
+    starts = list(accumulate((len(code) + 1 for code in codes[:-1]), initial=len(prompt)))
+    learned = (False,) * len(prompt) + (True,) * len(answers)
+    return TokenExample((*prompt, *answers), learned, tuple(starts) if len(codes) > 1 else ())
 
 
-def batches(lessons: Sequence[Lesson], size: int, seed: int, epoch: int) -> Iterator[list[Lesson]]:
-    """An epoch: shuffled, then sorted by length within stretches of many batches, then the batches shuffled.
+def epoch_batches(examples: Sequence[TokenExample], size: int, seed: int, epoch: int) -> Iterator[list[TokenExample]]:
+    """Batches of one epoch: shuffled, sorted by length within 32 batches, then the batches shuffled.
 
-    It depends on nothing but its arguments, so that a resumed run sees what an uninterrupted one sees.
+    The order depends on the arguments alone, so that a resumed run sees the same batches.
     """
-    chance = random.Random(f"{seed}/{epoch}")
-    order = list(range(len(lessons)))
-    chance.shuffle(order)
+    generator = random.Random(f"{seed}/{epoch}")
+    order = list(range(len(examples)))
+    generator.shuffle(order)
     stretch = size * 32
-    made: list[list[int]] = []
+    batches: list[list[int]] = []
     for start in range(0, len(order), stretch):
-        some = sorted(order[start : start + stretch], key=lambda place: len(lessons[place].tokens))
-        made.extend(some[place : place + size] for place in range(0, len(some), size))
-    chance.shuffle(made)
-    for batch in made:
-        yield [lessons[place] for place in batch]
+        by_length = sorted(order[start : start + stretch], key=lambda index: len(examples[index].tokens))
+        batches.extend(by_length[first : first + size] for first in range(0, len(by_length), size))
+    generator.shuffle(batches)
+    for batch in batches:
+        yield [examples[index] for index in batch]

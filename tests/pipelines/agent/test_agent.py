@@ -17,11 +17,11 @@ from pipelines.agent.world import SHAPES, run_tool
 from pipelines.cli import main as cli
 from pipelines.data.sample_data import sample_folder
 from retrievers.errors import BadInput
-from retrievers.generative.chat_format import Turn
+from retrievers.generative.chat_format import ChatTurn
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.settings import Stage
-from retrievers.generative.trajectories import read_trajectories, turns
+from retrievers.generative.trajectories import read_trajectories, to_turns
 from retrievers.index import Index, build
 from retrievers.kind import Context
 from retrievers.text import document
@@ -156,20 +156,20 @@ def taught(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_taught_model_calls_and_an_untaught_one_does_not(taught: Path, context: Context) -> None:
     index = Index(taught / "index", context)
     retriever = index.retriever("toolgen")
-    assert isinstance(retriever, Generative)
+    assert isinstance(retriever, GenerativeRetriever)
     documents = {tool.id: document(tool) for tool in TOOLS}
     tasks = [each.task for each in TASKS]
     done = run_trained(retriever, index.rows.ids, CALLABLE, documents, tasks)
     assert score(done, TASKS).calls >= 0.5
     # The conversation it has is the one it was taught.
-    assert retriever.speech is not None
-    codes = {index.rows.ids[row]: code for row, code in retriever.speech().codes.items()}
+    assert retriever.text_generator is not None
+    codes = {index.rows.ids[row]: code for row, code in retriever.text_generator().codes.items()}
     first = next(each for each, gold in zip(done, TASKS, strict=True) if right(each, gold))
-    lesson = turns(TASKS[tasks.index(first.task)], documents, codes)
-    assert first.turns == lesson
+    expected = to_turns(TASKS[tasks.index(first.task)], documents, codes)
+    assert first.turns == expected
     untaught = run_untrained(LanguageModel(taught / "toy", "cpu"), retriever, CALLABLE, documents, tasks[:2], 3)
     assert score(untaught, TASKS[:2]).calls == 0
-    assert isinstance(untaught[0].turns[0], Turn)
+    assert isinstance(untaught[0].turns[0], ChatTurn)
     assert "- t" in str(untaught[0].turns[0].content)
 
 

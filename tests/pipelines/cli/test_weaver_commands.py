@@ -22,8 +22,8 @@ from retrievers.kind import Context
 def config(place: Path, data: Path, **changes: Any) -> str:
     stage = {"epochs": 4, "batch_size": 4, "learning_rate": 3e-3, "max_length": 160}
     train = {"data": [{"path": str(data)}], "memorise": stage, "retrieve": stage | {"epochs": 3}, **changes}
-    weave = {"levels": 3, "codes": 4, "width": 8, "hidden": [16], "steps": 60}
-    settings = {"kind": "toolweaver", "model": str(place / "toy"), "weave": weave, "train": train}
+    quantiser = {"levels": 3, "codebook_size": 4, "width": 8, "steps": 60}
+    settings = {"kind": "toolweaver", "model": str(place / "toy"), "quantiser": quantiser, "train": train}
     index = {"index": f"{place}/index", "catalogue": str(data), "retrievers": {"toolweaver": settings}}
     return write(place / "index.yaml", index)
 
@@ -45,7 +45,7 @@ def codes(place: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[int
 def test_it_is_searched_and_told_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.index(["info", f"{place}/index", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["retrievers"]["toolweaver"]["weave"]["levels"] == 3
+    assert facts["retrievers"]["toolweaver"]["quantiser"]["levels"] == 3
     assert cli.index(["verify", f"{place}/index"]) == 0
     capsys.readouterr()
     assert cli.index(["search", f"{place}/index", "rain for my trip", "-k", "3", "--json", "--device", "cpu"]) == 0
@@ -113,12 +113,16 @@ def test_what_is_added_is_found_and_trained_in_and_no_code_moves(
 def test_mistakes_get_a_sentence(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(place, place / "small")
     cases = {
-        "did you mean": ["--set", "retrievers.toolweaver.weave.level=3"],
-        "levels and codes must be at least 2": ["--set", "retrievers.toolweaver.weave.levels=1"],
-        "other levels and codes": ["--resume", "--set", "retrievers.toolweaver.weave.codes=8"],
+        "did you mean": ["--set", "retrievers.toolweaver.quantiser.level=3"],
+        "quantiser.levels must be at least 2, got 1": ["--set", "retrievers.toolweaver.quantiser.levels=1"],
+        "was trained with 3 levels of 4 codes, got 3 of 8": [
+            "--resume",
+            "--set",
+            "retrievers.toolweaver.quantiser.codebook_size=8",
+        ],
         "room for 9 tools": [
             "--set",
-            "retrievers.toolweaver.weave={levels: 2, codes: 3}",
+            "retrievers.toolweaver.quantiser={levels: 2, codebook_size: 3}",
             "--set",
             f"index={tmp_path}/n",
         ],

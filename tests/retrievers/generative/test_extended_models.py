@@ -14,8 +14,13 @@ import pytest
 from generative_toys import save_toy_model
 from killing import started
 
-from retrievers.generative import code_table as book
-from retrievers.generative.decoding.extended_models import USED, Grown, grown, name_of
+from retrievers.generative.code_table import CodeTable
+from retrievers.generative.decoding.extended_models import (
+    LOCK_FILE,
+    ExtendedModel,
+    extended_model_name,
+    open_extended_model,
+)
 from retrievers.generative.decoding.language_model import LanguageModel, load_model
 from retrievers.kind import Context
 
@@ -30,7 +35,7 @@ from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.registry import Context
 
 rows = np.full((1, 64), 0.5, np.float32)
-held = grown(LanguageModel(Path(sys.argv[1]), "cpu"), rows, rows, Context(Path, Path(sys.argv[2])))
+held = open_extended_model(LanguageModel(Path(sys.argv[1]), "cpu"), rows, rows, Context(Path, Path(sys.argv[2])))
 print(held.folder, flush=True)
 sys.stdin.read()
 """
@@ -50,7 +55,7 @@ def trained(toy: Path, tmp_path: Path) -> Path:
 def sealed(toy: Path, index: Path, hashed: str) -> Path:
     folder = index / f"toolgen-model-{hashed}"
     shutil.copytree(toy, folder)
-    book.write(folder, book.Book("atomic", 600, 600, {}))
+    CodeTable("atomic", 600, 600, {}).write(folder)
     return folder
 
 
@@ -58,8 +63,10 @@ def rows(count: int) -> np.ndarray:
     return np.full((count, 64), 0.5, np.float32)
 
 
-def growing(model: Path, cache: Path, count: int) -> Grown:
-    return grown(LanguageModel(model, "cpu"), rows(count), rows(count), Context(lambda reference: model, cache))
+def growing(model: Path, cache: Path, count: int) -> ExtendedModel:
+    return open_extended_model(
+        LanguageModel(model, "cpu"), rows(count), rows(count), Context(lambda reference: model, cache)
+    )
 
 
 def shelf(cache: Path) -> set[str]:
@@ -69,9 +76,9 @@ def shelf(cache: Path) -> set[str]:
 def test_a_model_is_made_once_and_has_the_rows(trained: Path, tmp_path: Path) -> None:
     first = growing(trained, tmp_path, 3)
     language = LanguageModel(trained, "cpu")
-    assert first.folder.name == name_of(language, rows(3), rows(3))
+    assert first.folder.name == extended_model_name(language, rows(3), rows(3))
     weights = load_model(first.folder).get_input_embeddings().weight
-    assert len(weights) == language.size + 3
+    assert len(weights) == language.vocab_size + 3
     assert np.array_equal(weights[-3:].detach().numpy(), rows(3))
     made = (first.folder / "model.safetensors").stat().st_mtime_ns
     again = growing(trained, tmp_path, 3)
@@ -113,9 +120,9 @@ def test_what_a_process_has_open_stays_until_that_ends(trained: Path, tmp_path: 
 def test_what_a_killed_process_left_half_made_goes_and_what_another_makes_stays(trained: Path, tmp_path: Path) -> None:
     for name in (".part-left", ".part-made"):
         (tmp_path / SHELF / name).mkdir(parents=True)
-        (tmp_path / SHELF / name / USED).write_text("whoever")
+        (tmp_path / SHELF / name / LOCK_FILE).write_text("whoever")
         (tmp_path / SHELF / name / "model.safetensors").write_bytes(b"half")
-    with (tmp_path / SHELF / ".part-made" / USED).open() as lock:
+    with (tmp_path / SHELF / ".part-made" / LOCK_FILE).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         held = growing(trained, tmp_path, 1)
         assert shelf(tmp_path) == {".part-made", held.folder.name}
@@ -123,7 +130,7 @@ def test_what_a_killed_process_left_half_made_goes_and_what_another_makes_stays(
 
 def test_a_model_that_an_older_release_left_is_used_and_nobody_elses_is_touched(trained: Path, tmp_path: Path) -> None:
     first = growing(trained, tmp_path, 1)
-    (first.folder / USED).unlink()
+    (first.folder / LOCK_FILE).unlink()
     stranger = tmp_path / SHELF / "0123456789abcdef"
     shutil.copytree(first.folder, stranger)
     assert growing(trained, tmp_path, 1).folder == first.folder

@@ -11,10 +11,10 @@ import pytest
 import torch
 from generative_toys import DATA, TOOLS, TRAINING, save_toy_model, toolgen
 
-from retrievers.generative.decoding.language_model import LanguageModel, load_model
-from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
-from retrievers.generative.settings import LoraSettings, Stage
-from retrievers.generative.training.trainable import grow
+from retrievers.generative.decoding.language_model import LanguageModel, extend_vocabulary, load_model
+from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder
+from retrievers.generative.settings import Stage
+from retrievers.generative.training import loop
 from retrievers.kind import Context
 from retrievers.registry import make_kind
 from retrievers.text import document
@@ -58,15 +58,15 @@ def makes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("late", [0, 3])
 def test_a_search_asks_for_what_the_model_says(make: str, late: int, makes: dict[str, Path]) -> None:
     language = LanguageModel(makes[make], "cpu")
-    rows = np.random.default_rng(0).normal(size=(late, language.width)).astype(np.float32) * 0.3
+    rows = np.random.default_rng(0).normal(size=(late, language.hidden_size)).astype(np.float32) * 0.3
     whole = load_model(makes[make]).eval()  # the same with the late rows grown on
-    grow(whole, rows, rows)
+    extend_vocabulary(whole, rows, rows)
     prompts = [[5, 9, 12, 40], [7, 8, 33, 51]]
-    run = LocalRun(Vocabulary(language, rows, rows), prompts, True)
-    every = np.arange(language.size + late)
+    run = LocalDecoder(ExtendedVocabulary(language, rows, rows), prompts, True)
+    every = np.arange(language.vocab_size + late)
 
     def asked() -> np.ndarray:
-        return run.scores(np.array([0, len(every), 2 * len(every)]), np.tile(every, 2), 5).reshape(2, -1)
+        return run.log_probs(np.array([0, len(every), 2 * len(every)]), np.tile(every, 2), 5).reshape(2, -1)
 
     def says(tokens: list[list[int]]) -> np.ndarray:
         with torch.no_grad():
@@ -74,22 +74,24 @@ def test_a_search_asks_for_what_the_model_says(make: str, late: int, makes: dict
         return found
 
     np.testing.assert_allclose(asked(), says(prompts), atol=2e-4)
-    assert run.likeliest(language.size).tolist() == says(prompts)[:, : language.size].argmax(axis=1).tolist()
-    said = [language.size + late - 1, 17]
+    assert (
+        run.likeliest(language.vocab_size).tolist() == says(prompts)[:, : language.vocab_size].argmax(axis=1).tolist()
+    )
+    said = [language.vocab_size + late - 1, 17]
     run.advance(np.arange(2), np.array(said))
     np.testing.assert_allclose(asked(), says([[*p, s] for p, s in zip(prompts, said, strict=True)]), atol=2e-4)
 
 
 def test_adapters_leave_every_old_row_as_it_was_whatever_the_model_calls_it(
-    makes: dict[str, Path], context: Context, tmp_path: Path
+    makes: dict[str, Path], context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loop, "WEIGHT_DECAY", 1.0)
     training = replace(
         TRAINING,
         method="lora",
-        lora=LoraSettings(4, 8),
+        lora_rank=4,
         memorise=Stage(0),
         retrieve=Stage(1, 1e-2, 16),
-        weight_decay=1.0,
     )
     kind: Any = make_kind(toolgen(makes["gpt2"], training), context)
     folder = kind.train_tools(TOOLS, [document(tool) for tool in TOOLS], [DATA], tmp_path / "work")

@@ -13,8 +13,8 @@ from generative_toys import TOOLS, save_toy_model, toolgen
 from pipelines.context import make_context
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.decoding.vllm_model import STEP, room
-from retrievers.generative.retriever import Generative
+from retrievers.generative.decoding.vllm_model import LENGTH_STEP, context_length
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.settings import ToolGenSettings
 from retrievers.index import Index, add, build, remove
 from retrievers.kind import Context
@@ -53,14 +53,14 @@ def test_vllm_ranks_as_transformers_does(
 
 def test_the_room_is_that_of_the_longest_prompt_and_the_longest_code(folder: Path) -> None:
     language = LanguageModel(folder.parent / "toy", "cpu")
-    asked = len(language.frames.question("x " * 500, 100))
+    asked = len(language.chat.query_prompt("x " * 500, 100))
     assert asked == 100
     for longest in (1, 15, 16, 200):
-        tokens = room(language, [(7,), (7,) * longest], 100)
-        assert asked + longest + 1 <= tokens <= asked + longest + STEP
-    least = len(language.frames.question("x " * 500, 16))  # the frame alone is longer than that
+        tokens = context_length(language, [(7,), (7,) * longest], 100)
+        assert asked + longest + 1 <= tokens <= asked + longest + LENGTH_STEP
+    least = len(language.chat.query_prompt("x " * 500, 16))  # the frame alone is longer than that
     assert least > 16
-    assert room(language, [(7,)], 16) >= least + 2
+    assert context_length(language, [(7,)], 16) >= least + 2
 
 
 @needs_vllm
@@ -72,8 +72,8 @@ def test_a_code_may_be_as_long_as_it_likes(tmp_path: Path, context: Context, mon
     tools = [Tool(f"long{letter}", f"{'qjx' * 40}{letter}", "Has a long name.") for letter in "ab"]
     build(tmp_path / "index", [*TOOLS, *tools], {"semantic": settings}, context)
     here = Index(tmp_path / "index", context).retriever("semantic")
-    assert isinstance(here, Generative)
-    assert max(len(here.frames.ids(tool.name)) for tool in tools) > 64
+    assert isinstance(here, GenerativeRetriever)
+    assert max(len(here.chat.tokenize(tool.name)) for tool in tools) > 64
     there = Index(tmp_path / "index", make_context("cpu", engine="vllm")).retriever("semantic")
     query = "please blorp " * 20
     assert there.search([query], 10)[0].ids == here.search([query], 10)[0].ids

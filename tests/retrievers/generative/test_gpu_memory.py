@@ -12,8 +12,8 @@ import torch
 from generative_toys import save_toy_model, toolgen
 
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.decoding.local_model import LocalRun, Vocabulary
-from retrievers.generative.retriever import Generative
+from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index, build
 from retrievers.kind import Context
 from retrievers.types import Tool
@@ -34,29 +34,31 @@ def test_how_many_beams_are_under_way_together_changes_no_ranking(
     queries = ["please blorp", "a", "get me a zindle and more", "put b", "a"]
     usual = Index(tmp_path / "index", context).retriever("toolgen").search(queries, 3)
     begun, asked = list[int](), list[int]()
-    begin = LocalRun.__init__
+    begin = LocalDecoder.__init__
 
-    def count(self: LocalRun, vocabulary: Vocabulary, prompts: Sequence[Sequence[int]], whole: bool) -> None:
+    def count(
+        self: LocalDecoder, vocabulary: ExtendedVocabulary, prompts: Sequence[Sequence[int]], whole: bool
+    ) -> None:
         begun.append(len(prompts))
         begin(self, vocabulary, prompts, whole)
 
-    monkeypatch.setattr(LocalRun, "__init__", count)
-    monkeypatch.setattr(LanguageModel, "rows_at_once", lambda self, tokens: [asked.append(tokens), rows][1])
+    monkeypatch.setattr(LocalDecoder, "__init__", count)
+    monkeypatch.setattr(LanguageModel, "max_rows", lambda self, tokens: [asked.append(tokens), rows][1])
     retriever = Index(tmp_path / "index", context).retriever("toolgen")
     assert retriever.search(queries, 3) == usual
     assert begun == together, "as many queries as there is room for, three beams each, and three at most"
-    assert isinstance(retriever, Generative)
-    assert asked[-1] == max(len(retriever.frames.question(query, 256)) for query in queries), "the longest of those"
+    assert isinstance(retriever, GenerativeRetriever)
+    assert asked[-1] == max(len(retriever.chat.query_prompt(query, 256)) for query in queries), "the longest of those"
 
 
 def test_a_gpu_with_room_keeps_more_beams_under_way(toy_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = LanguageModel(toy_lm, "cpu")
-    assert told.rows_at_once(100) == 1024
-    kept = told.model.base_model(input_ids=torch.ones(1, 10, dtype=torch.long), use_cache=True).past_key_values
+    language = LanguageModel(toy_lm, "cpu")
+    assert language.max_rows(100) == 1024
+    kept = language.model.base_model(input_ids=torch.ones(1, 10, dtype=torch.long), use_cache=True).past_key_values
     token = sum(layer.keys[0, :, 0].nbytes + layer.values[0, :, 0].nbytes for layer in kept.layers)
-    told.__dict__["device"] = "cuda"
+    language.__dict__["device"] = "cuda"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 16 * 5000 * 100 * token))
-    assert told.rows_at_once(100) == 5000
-    assert told.rows_at_once(10_000) == 1024, "never fewer than without being told"
-    told.__dict__["_config"] = SimpleNamespace(hidden_size=64, num_hidden_layers=2)
-    assert told.rows_at_once(100) == 1024, "a model that has no heads"
+    assert language.max_rows(100) == 5000
+    assert language.max_rows(10_000) == 1024, "never fewer than without being told"
+    language.__dict__["_config"] = SimpleNamespace(hidden_size=64, num_hidden_layers=2)
+    assert language.max_rows(100) == 1024, "a model that has no heads"

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from retrievers.errors import BadInput
 from retrievers.generative.decoding.language_model import LanguageModel, load_model
 from retrievers.generative.settings import GenerativeTraining, Stage
-from retrievers.generative.training.examples import retrievals
-from retrievers.generative.training.loop import Job, Loop
+from retrievers.generative.training.examples import retrieval_examples
+from retrievers.generative.training.loop import StageRun, StageTrainer
 from retrievers.kind import Context
 from retrievers.registry import make_kind
 from retrievers.text import document
@@ -42,15 +42,15 @@ def learn(model: Path, training: GenerativeTraining, work: Path, context: Contex
 
 def counted(monkeypatch: pytest.MonkeyPatch, most: int = 10**9) -> list[int]:
     """Counts the steps that are taken; after so many the power goes."""
-    taken, one = [0], Loop._one
+    taken, one = [0], StageTrainer._step
 
-    def step(self: Loop, batch: object) -> None:
+    def step(self: StageTrainer, batch: object) -> None:
         if taken[0] == most:
             raise Stopped
         taken[0] += 1
         one(self, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Loop, "_one", step)
+    monkeypatch.setattr(StageTrainer, "_one", step)
     return taken
 
 
@@ -103,8 +103,8 @@ def test_saving_more_often_goes_on_where_it_was_and_other_memories_begin_anew(
 def test_the_best_epoch_is_kept_even_if_the_last_is_done_again_and_worse(
     toy_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = LanguageModel(toy_lm, "cpu").frames
-    lessons = retrievals([DATA], {tool.id: (20 + place,) for place, tool in enumerate(TOOLS)}, frames, 64)
+    frames = LanguageModel(toy_lm, "cpu").chat
+    examples = retrieval_examples([DATA], {tool.id: (20 + place,) for place, tool in enumerate(TOOLS)}, frames, 64)
     seen: list[torch.Tensor] = []
 
     def run(work: Path, *recalls: float) -> torch.Tensor:
@@ -117,22 +117,22 @@ def test_the_best_epoch_is_kept_even_if_the_last_is_done_again_and_worse(
             return next(told)
 
         training = replace(SHORT, save_every=6)
-        job = Job("retrieve", lessons, Stage(2, batch_size=8), training, work, "cpu", False, judge)
-        Loop(model, dict(model.named_parameters()), job).run()
+        job = StageRun("retrieve", examples, Stage(2, batch_size=8), training, work, "cpu", False, judge)
+        StageTrainer(model, dict(model.named_parameters()), job).train()
         return row[20].detach().clone()
 
     assert torch.equal(run(tmp_path / "whole", 0.5, 0.9), seen[1])
     assert torch.equal(run(tmp_path / "whole"), seen[1])  # stopped before the stage was closed
     assert not torch.equal(seen[0], seen[1])
-    save = Loop._save
+    save = StageTrainer._save
 
-    def last(self: Loop) -> None:
+    def last(self: StageTrainer) -> None:
         if self._state.step == 12:
             raise Stopped
         save(self)
 
     with monkeypatch.context() as power:
-        power.setattr(Loop, "_save", last)
+        power.setattr(StageTrainer, "_save", last)
         with pytest.raises(Stopped):
             run(tmp_path / "stopped", 0.5, 0.9)
     assert torch.equal(run(tmp_path / "stopped", 0.4), seen[0])  # on a GPU an epoch done again may end a little worse

@@ -15,7 +15,7 @@ from generative_toys import ACTING, DATA, IDS, TOOLS, TRAINING, WORDS, save_toy_
 from safetensors.torch import load_file
 
 from retrievers.errors import BadInput
-from retrievers.generative.settings import GenerativeTraining, LoraSettings, Stage
+from retrievers.generative.settings import GenerativeTraining, Stage
 from retrievers.index import Index, add, build, remove, verify
 from retrievers.kind import Context
 from retrievers.registry import make_kind
@@ -64,9 +64,9 @@ from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
 import test_training as t
 from killing import in_a_child
-from pipelines.index.build import make_context
-from retrievers.generative.training.loop import Loop
-one = Loop._one
+from pipelines.context import make_context
+from retrievers.generative.training.loop import StageTrainer
+one = StageTrainer._step
 def dying(number):
     steps = iter(range(1, number))
     def step(self, batch):
@@ -75,7 +75,7 @@ def dying(number):
         one(self, batch)
     return step
 for number in (2, 15, 26):  # in the first stage, in the midst of an epoch of the second one, and in the last one
-    Loop._one = dying(number)
+    StageTrainer._step = dying(number)
     code = in_a_child(lambda: t.learn(Path(sys.argv[4]), t.ACTING, Path(sys.argv[3]), make_context("cpu")))
     assert code == -signal.SIGKILL, (number, code)
 """
@@ -91,18 +91,17 @@ for number in (2, 15, 26):  # in the first stage, in the midst of an epoch of th
 
 
 def test_new_rows_begin_as_the_tools_name_in_what_is_read_and_in_what_is_said(context: Context, tmp_path: Path) -> None:
-    from retrievers.generative.decoding.language_model import LanguageModel, load_model
-    from retrievers.generative.training.trainable import grow
+    from retrievers.generative.decoding.language_model import LanguageModel, extend_vocabulary, load_model
 
     untied_lm = save_toy_model(tmp_path / "untied", tied=False)
     arrays = make_kind(toolgen(untied_lm), context).tool_rows(TOOLS, DOCUMENTS)  # type: ignore[attr-defined]
     language = LanguageModel(untied_lm, "cpu")
     for row, word in enumerate(WORDS):
-        name = language.frames.ids(f"{word} tool")
+        name = language.chat.tokenize(f"{word} tool")
         assert torch.allclose(torch.from_numpy(arrays["inputs"][row]), language.inputs[name].mean(dim=0), atol=1e-6)
         assert torch.allclose(torch.from_numpy(arrays["outputs"][row]), language.outputs[name].mean(dim=0), atol=1e-6)
     model = load_model(untied_lm)
-    assert not grow(model, arrays["inputs"], arrays["outputs"])
+    assert not extend_vocabulary(model, arrays["inputs"], arrays["outputs"])
     assert torch.equal(model.get_output_embeddings().weight[-8:], torch.from_numpy(arrays["outputs"]))
     assert torch.equal(model.get_input_embeddings().weight[-8:], torch.from_numpy(arrays["inputs"]))
 
@@ -115,7 +114,7 @@ def test_stages_can_be_skipped(toy_lm: Path, context: Context, tmp_path: Path) -
 
 
 def test_adapters_leave_every_old_row_as_it_was(toy_lm: Path, context: Context, tmp_path: Path) -> None:
-    training = replace(TRAINING, method="lora", lora=LoraSettings(4, 8), retrieve=replace(TRAINING.retrieve, epochs=1))
+    training = replace(TRAINING, method="lora", lora_rank=4, retrieve=replace(TRAINING.retrieve, epochs=1))
     before, after = tensors(toy_lm), tensors(learn(toy_lm, training, tmp_path / "work", context))
     name = "model.embed_tokens.weight"
     assert torch.equal(after[name][: len(before[name])], before[name])

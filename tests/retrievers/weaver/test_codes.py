@@ -13,18 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
-from retrievers.weaver.co_usage import Graph, Usage, co_usage
-from retrievers.weaver.code_assignment import Weave, together, weave
-from retrievers.weaver.codes import Room, assign, evenness
-from retrievers.weaver.kmeans import kmeans
-from retrievers.weaver.quantiser import Quantiser, code_loss, drawn, straight
-from retrievers.weaver.quantiser_training import learn
-from retrievers.weaver.settings import WeaveSettings
-from retrievers.weaver.sinkhorn import plan, prices
-from retrievers.weaver.token_init import from_books
+from retrievers.weaver.co_usage import CoUsage, CoUsageGraph, count_co_usage
+from retrievers.weaver.code_assignment import assign_codes, share_with_same_first_code
+from retrievers.weaver.codes import FreeCodes, assign_unique_paths, usage_entropy
+from retrievers.weaver.quantiser import Quantiser, codebook_loss, collaboration_features, straight_through
+from retrievers.weaver.quantiser_training import kmeans, train_quantiser
+from retrievers.weaver.settings import QuantiserSettings
+from retrievers.weaver.sinkhorn import balancing_prices
+from retrievers.weaver.token_init import code_token_rows
 
-SMALL = WeaveSettings(levels=3, codes=4, width=8, hidden=(16,), steps=40, iterations=10)
-NOBODY = co_usage([])
+SMALL = QuantiserSettings(levels=3, codebook_size=4, width=8, steps=40)
+NOBODY = count_co_usage([])
 
 
 def unit(count: int, width: int = 12, seed: int = 0) -> np.ndarray:
@@ -32,10 +31,16 @@ def unit(count: int, width: int = 12, seed: int = 0) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)  # type: ignore[no-any-return]
 
 
+def transport_plan(costs: torch.Tensor, epsilon: float, iterations: int) -> torch.Tensor:
+    """(tools, codes): the shares that the prices imply; rows sum to 1."""
+    amplitude = (costs.max() - costs.min()) / 2
+    return torch.softmax(-(costs + balancing_prices(costs, epsilon, iterations)) / (epsilon * amplitude), dim=1)
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (3, 5), (9, 4)])
 def test_even_shares_have_the_marginals_and_are_the_cheapest_such_plan(shape: tuple[int, int]) -> None:
     costs = torch.from_numpy(np.random.default_rng(1).uniform(size=shape))
-    found = plan(costs, 0.2, 2000)
+    found = transport_plan(costs, 0.2, 2000)
     assert torch.allclose(found.sum(dim=1), torch.ones(shape[0], dtype=torch.float64), atol=1e-9)
     assert torch.allclose(found.sum(dim=0), torch.full((shape[1],), shape[0] / shape[1]).double(), atol=1e-6)
     scaled = (costs - (costs.max() + costs.min()) / 2) / ((costs.max() - costs.min()) / 2)
@@ -60,15 +65,17 @@ def test_even_shares_have_the_marginals_and_are_the_cheapest_such_plan(shape: tu
 def test_the_cheapest_code_with_its_price_has_the_largest_share() -> None:
     costs = torch.from_numpy(np.random.default_rng(2).uniform(size=(200, 16)))
     for epsilon in (0.005, 0.01, 0.1):
-        largest = plan(costs, epsilon, 50).argmax(dim=1)
-        assert torch.equal((costs + prices(costs, epsilon, 50)).argmin(dim=1), largest)
+        largest = transport_plan(costs, epsilon, 50).argmax(dim=1)
+        assert torch.equal((costs + balancing_prices(costs, epsilon, 50)).argmin(dim=1), largest)
 
 
 def test_prices_make_use_even() -> None:
     crowded = unit(400)
     crowded[:300] = crowded[0] + 0.05 * unit(300, seed=1)
     costs = torch.cdist(torch.from_numpy(crowded), torch.from_numpy(unit(16, seed=2))).square()
-    near, even = (Counter(each.tolist()) for each in (costs.argmin(1), (costs + prices(costs, 0.01, 50)).argmin(1)))
+    near, even = (
+        Counter(each.tolist()) for each in (costs.argmin(1), (costs + balancing_prices(costs, 0.01, 50)).argmin(1))
+    )
     assert max(near.values()) > 250
     assert max(even.values()) < 100
 
@@ -93,23 +100,23 @@ def brute_laplacian(groups: list[list[int]], vectors: np.ndarray) -> float:
 @settings(max_examples=40, deadline=None)
 def test_the_laplacian_is_the_sum_over_pairs(groups: list[list[int]]) -> None:
     vectors = unit(8)
-    found = float(Graph(co_usage(groups), 8, "cpu").whole(torch.from_numpy(vectors)))
+    found = float(CoUsageGraph(count_co_usage(groups), 8, "cpu").laplacian_loss(torch.from_numpy(vectors)))
     assert found == pytest.approx(brute_laplacian(groups, vectors), abs=1e-5)
 
 
 def test_drawn_partners_tell_the_whole_loss_on_average() -> None:
     groups = [[0, 1], [0, 1], [1, 2, 3], [3, 4], [0, 4], [6]]
     vectors = torch.from_numpy(unit(8))
-    graph, chance = Graph(co_usage(groups), 8, "cpu"), torch.Generator().manual_seed(0)
+    graph, chance = CoUsageGraph(count_co_usage(groups), 8, "cpu"), torch.Generator().manual_seed(0)
     rows = torch.arange(8).repeat(6000)
-    partners, sums = graph.partners(rows, chance)
+    partners, sums = graph.sample_partners(rows, chance)
     drawn = float((sums * (vectors[rows] - vectors[partners]).square().sum(dim=1)).mean())
-    assert drawn == pytest.approx(float(graph.whole(vectors)), rel=0.02)
+    assert drawn == pytest.approx(float(graph.laplacian_loss(vectors)), rel=0.02)
     assert set(partners[rows == 2].tolist()) == {1, 3}
     assert float(sums[5]) == float(sums[6]) == 0.0  # alone, and never used
-    nobody = Graph(NOBODY, 8, "cpu")
-    assert torch.equal(nobody.partners(torch.arange(8), chance)[0], torch.arange(8))
-    assert float(nobody.whole(vectors)) == 0.0
+    nobody = CoUsageGraph(NOBODY, 8, "cpu")
+    assert torch.equal(nobody.sample_partners(torch.arange(8), chance)[0], torch.arange(8))
+    assert float(nobody.laplacian_loss(vectors)) == 0.0
 
 
 def test_every_loss_reaches_the_encoder_and_codes_follow_what_they_stand_for() -> None:
@@ -117,16 +124,16 @@ def test_every_loss_reaches_the_encoder_and_codes_follow_what_they_stand_for() -
     with torch.no_grad():
         model.books.copy_(torch.randn_like(model.books) * 0.3)
     vectors = torch.from_numpy(unit(6))
-    graph = Graph(co_usage([[0, 1], [2, 3]]), 6, "cpu")
+    graph = CoUsageGraph(count_co_usage([[0, 1], [2, 3]]), 6, "cpu")
 
     def reached(which: str) -> tuple[bool, bool]:
         model.zero_grad()
         points = model.points(vectors)
         quantised = model.quantise(points)
         loss = {
-            "collaboration": lambda: graph.whole(drawn(points, quantised)),
-            "codes": lambda: code_loss(quantised, 0.25),
-            "reconstruction": lambda: (model.decoder(straight(points, quantised)) - vectors).square().sum(),
+            "collaboration": lambda: graph.laplacian_loss(collaboration_features(points, quantised)),
+            "codes": lambda: codebook_loss(quantised),
+            "reconstruction": lambda: (model.decoder(straight_through(points, quantised)) - vectors).square().sum(),
         }[which]()
         loss.backward()  # type: ignore[no-untyped-call]
         encoder, books = next(iter(model.encoder.parameters())).grad, model.books.grad
@@ -159,9 +166,9 @@ def test_every_tool_has_a_code_of_its_own_whatever_stands_twice(kinds: list[int]
     points, books = unit(4)[kinds], 0.5 * unit(levels * 8, seed=3).reshape(levels, 8, 12)
 
     def priced(costs: np.ndarray) -> np.ndarray:
-        return prices(torch.from_numpy(costs), 0.01, 20).numpy()  # type: ignore[no-any-return]
+        return balancing_prices(torch.from_numpy(costs), 0.01, 20).numpy()  # type: ignore[no-any-return]
 
-    paths, shared = assign(points, books, priced if even else None)
+    paths, shared = assign_unique_paths(points, books, priced if even else None)
     assert len(set(paths)) == len(kinds)
     assert all(len(path) == levels and all(0 <= code < 8 for code in path) for path in paths)
     assert shared != 1
@@ -175,17 +182,17 @@ def test_without_collisions_every_tool_keeps_its_nearest_code() -> None:
     for point in points:
         first = int(np.square(books[0] - point).sum(axis=1).argmin())
         wanted.append((first, int(np.square(books[1] - (point - books[0][first])).sum(axis=1).argmin())))
-    paths, shared = assign(points, books, None)
+    paths, shared = assign_unique_paths(points, books, None)
     if len(set(wanted)) == 6:
         assert (paths, shared) == (wanted, 0)
-    alone, _ = assign(points[:1], books, None)
+    alone, _ = assign_unique_paths(points[:1], books, None)
     assert alone == wanted[:1]
 
 
 def test_of_a_crowded_branch_the_total_distance_is_the_least() -> None:
     books = np.stack([np.eye(3)[:2], np.array([[0.0, 0.2, 0.0], [0.0, 0.0, 0.3]])])
     points = np.array([[1.0, 0.2, 0.0], [1.0, 0.2, 0.1]])  # both nearest to (0, 0)
-    paths, shared = assign(points, books, None)
+    paths, shared = assign_unique_paths(points, books, None)
     assert shared == 2
     assert paths == [(0, 0), (0, 1)]  # the second is nearer to the other code than the first
 
@@ -193,41 +200,43 @@ def test_of_a_crowded_branch_the_total_distance_is_the_least() -> None:
 def test_later_tools_take_free_codes_until_there_are_none() -> None:
     books = 0.5 * unit(8, seed=5).reshape(2, 4, 12)
     taken = [(0, 0), (0, 1), (3, 3)]
-    room = Room(2, 4, taken)
-    found = [room.nearest(point, books) for point in unit(13)]
+    room = FreeCodes(books, taken)
+    found = [room.take_nearest(point) for point in unit(13)]
     assert len({*found, *taken}) == 16
-    with pytest.raises(BadInput, match=r"room for 16 tools, not 17; raise weave\.codes"):
-        room.nearest(unit(1)[0], books)
-    with pytest.raises(BadInput, match=r"raise weave\.codes"):
-        assign(unit(17), books, None)
+    with pytest.raises(BadInput, match=r"room for 16 tools, not 17; raise quantiser\.codebook_size"):
+        room.take_nearest(unit(1)[0])
+    with pytest.raises(BadInput, match=r"raise quantiser\.codebook_size"):
+        assign_unique_paths(unit(17), books, None)
 
 
 def test_later_tools_prefer_codes_that_the_model_has_met() -> None:
     books = 0.5 * unit(8, seed=6).reshape(2, 4, 12)
     for point in unit(20, seed=7):
-        path = Room(2, 4, []).nearest(point, books, [{1}, {2, 3}])
+        path = FreeCodes(books, [], [{1}, {2, 3}]).take_nearest(point)
         assert path[0] == 1
         assert path[1] in (2, 3)
     full = [(1, 2), (1, 3)]
-    assert Room(2, 4, full).nearest(unit(1)[0], books, [{1}, {2, 3}])[0] == 1  # the branch before the leaf
+    assert FreeCodes(books, full, [{1}, {2, 3}]).take_nearest(unit(1)[0])[0] == 1  # the branch before the leaf
 
 
 def test_the_same_seed_weaves_the_same_codes_and_another_one_others() -> None:
-    vectors, usage = unit(40), co_usage([[0, 1], [2, 3]])
-    left, right = weave(vectors, usage, SMALL, "cpu"), weave(vectors, usage, SMALL, "cpu")
+    vectors, usage = unit(40), count_co_usage([[0, 1], [2, 3]])
+    left, right = assign_codes(vectors, usage, SMALL, "cpu"), assign_codes(vectors, usage, SMALL, "cpu")
     assert left.paths == right.paths
-    assert np.array_equal(left.weave.books, right.weave.books)
-    assert weave(vectors, usage, replace(SMALL, seed=1), "cpu").paths != left.paths
-    assert left.facts["tools that share a code"] == 0
-    assert left.facts["tokens"] == 12
+    assert np.array_equal(left.quantiser.books, right.quantiser.books)
+    assert assign_codes(vectors, usage, replace(SMALL, seed=1), "cpu").paths != left.paths
+    assert left.summary["tools that share a code"] == 0
+    assert left.summary["tokens"] == 12
 
 
 def test_weaving_in_batches_draws_tools_together_as_well() -> None:
     vectors = unit(60)
-    usage = co_usage([[a, a + 1] for a in range(0, 60, 2)] * 3)
-    wide = replace(SMALL, codes=8, width=16, hidden=(64,), steps=100, learning_rate=1e-2, iterations=10)
+    usage = count_co_usage([[a, a + 1] for a in range(0, 60, 2)] * 3)
+    wide = replace(SMALL, codebook_size=8, width=16, steps=100, learning_rate=1e-2)
     apart, whole, batches = (
-        together(weave(vectors, usage, replace(wide, collaboration=how, batch_size=size), "cpu").paths, usage)
+        share_with_same_first_code(
+            assign_codes(vectors, usage, replace(wide, collaboration=how, batch_size=size), "cpu").paths, usage
+        )
         for how, size in ((0.0, 64), (3.0, 64), (3.0, 16))
     )
     assert None not in (apart, whole, batches)
@@ -238,7 +247,7 @@ def test_weaving_in_batches_draws_tools_together_as_well() -> None:
 def test_codes_that_nobody_uses_come_back_to_life(monkeypatch: pytest.MonkeyPatch) -> None:
     import retrievers.weaver.quantiser_training as learning
 
-    settings = replace(SMALL, uniform=False, collaboration=0.0, codes=16, steps=160)
+    settings = replace(SMALL, uniform=False, collaboration=0.0, codebook_size=16, steps=160)
     collapsed = torch.zeros(16, 8)
 
     def nowhere(vectors: torch.Tensor, count: int, chance: torch.Generator) -> torch.Tensor:
@@ -246,9 +255,9 @@ def test_codes_that_nobody_uses_come_back_to_life(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(learning, "kmeans", nowhere)
     vectors = unit(80)
-    alive = [len({p[0] for p in _paths(learn(vectors, NOBODY, settings, "cpu"), vectors)})]
-    monkeypatch.setattr(learning, "REVIVED", 10**9)
-    alive.append(len({p[0] for p in _paths(learn(vectors, NOBODY, settings, "cpu"), vectors)}))
+    alive = [len({p[0] for p in _paths(train_quantiser(vectors, NOBODY, settings, "cpu"), vectors)})]
+    monkeypatch.setattr(learning, "RESET_EVERY", 10**9)
+    alive.append(len({p[0] for p in _paths(train_quantiser(vectors, NOBODY, settings, "cpu"), vectors)}))
     assert alive[0] >= 12 > alive[1]
 
 
@@ -259,15 +268,15 @@ def _paths(model: Quantiser, vectors: np.ndarray) -> list[list[int]]:
 
 def test_plain_arrays_say_what_the_encoder_says() -> None:
     vectors = unit(30)
-    woven = weave(vectors, NOBODY, SMALL, "cpu")
-    model = learn(vectors, NOBODY, SMALL, "cpu")
+    woven = assign_codes(vectors, NOBODY, SMALL, "cpu")
+    model = train_quantiser(vectors, NOBODY, SMALL, "cpu")
     with torch.no_grad():
         wanted = model.points(torch.from_numpy(vectors)).numpy()
-    assert np.allclose(Weave(woven.weave.state).points(vectors), wanted, atol=1e-5)
+    assert np.allclose(woven.quantiser.points(vectors), wanted, atol=1e-5)
 
 
 def test_evenness_is_one_for_equal_shares_and_zero_for_one_code() -> None:
-    assert evenness([(0, 0), (0, 1), (0, 2), (0, 3)], 2, 4) == pytest.approx([0.0, 1.0])
+    assert usage_entropy([(0, 0), (0, 1), (0, 2), (0, 3)], 2, 4) == pytest.approx([0.0, 1.0])
 
 
 def test_rows_of_codes_lie_as_the_codes_do_with_the_length_of_others() -> None:
@@ -278,7 +287,7 @@ def test_rows_of_codes_lie_as_the_codes_do_with_the_length_of_others() -> None:
     totals = np.stack([books[0][a] + books[1][b] for a, b in paths])
     projection = torch.randn(6, 24)
     names = torch.from_numpy(totals).float() @ projection + 3
-    rows = from_books(table, books, totals, names)
+    rows = code_token_rows(table, books, totals, names)
     assert rows.shape == (8, 24)
     away = rows - table.mean(dim=0)
     usual = float((table - table.mean(dim=0)).norm(dim=1).median())
@@ -288,24 +297,11 @@ def test_rows_of_codes_lie_as_the_codes_do_with_the_length_of_others() -> None:
         wanted = torch.nn.functional.normalize((book - book.mean(dim=0)) @ projection, dim=1)
         made = torch.nn.functional.normalize(away[4 * level : 4 * level + 4], dim=1)
         assert bool(((wanted * made).sum(dim=1) > 0.95).all())
-    lonely = from_books(table, books, totals[:1], names[:1])
+    lonely = code_token_rows(table, books, totals[:1], names[:1])
     assert bool(torch.isfinite(lonely).all())
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
-    for change in (
-        {"levels": 1},
-        {"codes": 1},
-        {"epsilon": 0.0},
-        {"collaboration": -1.0},
-        {"warmup": 1.0},
-        {"steps": 0},
-    ):
-        with pytest.raises(BadInput):
-            WeaveSettings(**change)  # type: ignore[arg-type]
-
-
 def test_usage_counts_each_pair_once() -> None:
-    usage: Usage = co_usage([[1, 0], [0, 1, 1], [2], [0, 2]])
+    usage: CoUsage = count_co_usage([[1, 0], [0, 1, 1], [2], [0, 2]])
     assert usage.pairs.tolist() == [[0, 1], [0, 2]]
     assert usage.weights.tolist() == pytest.approx([2 / (3 * 2) ** 0.5, 1 / (3 * 2) ** 0.5])

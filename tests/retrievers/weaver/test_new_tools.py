@@ -14,9 +14,10 @@ from safetensors.numpy import load_file
 from weaver_toys import QUICK, toolweaver
 
 from retrievers.errors import BadInput
-from retrievers.generative import code_table as books
+from retrievers.generative import code_table
+from retrievers.generative.code_table import CodeTable
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.training.new_tokens import RIDGE
 from retrievers.index import Index, add, build, remove, verify
 from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
@@ -33,7 +34,7 @@ BY_HEART = replace(
     TRAINING,
     memorise=replace(TRAINING.memorise, epochs=30),
     retrieve=replace(TRAINING.retrieve, epochs=8, rehearse=0.17),  # every document once
-    judge_every=8,
+    eval_every=8,
 )
 ASKED = [f"one {word}" for word in WORDS]
 
@@ -45,8 +46,8 @@ def toy_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(toy_lm: Path, context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("newcomers") / "index"
-    build(folder, TOOLS, {NAME: toolweaver(toy_lm, BY_HEART, newcomers="token")}, context, training={NAME: [DATA]})
+    folder = tmp_path_factory.mktemp("new_tools") / "index"
+    build(folder, TOOLS, {NAME: toolweaver(toy_lm, BY_HEART, new_tools="token")}, context, training={NAME: [DATA]})
     return folder
 
 
@@ -55,9 +56,9 @@ def folder(built: Path, tmp_path: Path) -> Path:
     return shutil.copytree(built, tmp_path / "index")
 
 
-def opened(folder: Path, context: Context) -> Generative:
+def opened(folder: Path, context: Context) -> GenerativeRetriever:
     retriever = Index(folder, context).retriever(NAME)
-    assert isinstance(retriever, Generative)
+    assert isinstance(retriever, GenerativeRetriever)
     return retriever
 
 
@@ -65,7 +66,7 @@ def known(ranking: Ranking) -> list[str]:
     return [tool for tool in ranking.ids if tool in IDS]
 
 
-def test_for_its_own_document_a_newcomer_is_before_all_known_tools_and_these_keep_their_order(
+def test_for_its_own_document_a_new_tool_is_before_all_known_tools_and_these_keep_their_order(
     folder: Path, context: Context
 ) -> None:
     before = opened(folder, context)
@@ -90,7 +91,7 @@ def test_among_all_tokens_it_can_be_said_as_well(folder: Path, context: Context)
     add(folder, NEW, context)
     index = Index(folder, context)
     model = folder / index.manifest.retrievers[NAME].model
-    settings = replace(toolweaver(model, newcomers="token"), scores="vocabulary")
+    settings = replace(toolweaver(model, new_tools="token"), scores="vocabulary")
     retriever = make_kind(settings, context, model).open(index.blocks(NAME), index.rows, "", index.retriever)
     (ranking,) = retriever.search([document(NEW[1])], 11)
     assert "new1" in ranking.ids[:3]
@@ -131,7 +132,7 @@ def test_building_further_trains_them_in_under_their_codes_whatever_their_order(
         add(folder, [tool], context)
     remove(folder, ["twin2"], context)
     before = opened(folder, context)
-    size = books.read(folder / Index(folder, context).manifest.retrievers[NAME].model).size
+    size = CodeTable.read(folder / Index(folder, context).manifest.retrievers[NAME].model).vocab_size
     tools = [*TOOLS, *twins[:2]]
     more = replace(
         DATA,
@@ -140,14 +141,14 @@ def test_building_further_trains_them_in_under_their_codes_whatever_their_order(
         train=replace(DATA.train, queries=(*DATA.train.queries, "a mimsy"), gold=(*DATA.train.gold, (8, 9))),
     )
     further = replace(BY_HEART, retrieve=QUICK.retrieve)
-    settings = {NAME: toolweaver(toy_lm, further, newcomers="token")}
+    settings = {NAME: toolweaver(toy_lm, further, new_tools="token")}
     build(folder, tools, settings, context, training={NAME: [more]}, resume=True)
     after = opened(folder, context)
     assert after.branches == before.branches
     index = Index(folder, context)
-    book = books.read(folder / index.manifest.retrievers[NAME].model)
-    assert book.size == size  # no row of theirs is left
-    assert book.own is not None
+    table = CodeTable.read(folder / index.manifest.retrievers[NAME].model)
+    assert table.vocab_size == size  # no row of theirs is left
+    assert table.own_logit is not None
     assert [len(block.arrays["outputs"]) for block in index.blocks(NAME)] == [0]
     (ranking,) = after.search([document(NEW[0])], 2)
     assert set(ranking.ids) == {"twin0", "twin1"}
@@ -157,17 +158,19 @@ def test_of_all_rows_that_its_document_calls_for_it_is_the_one_that_known_docume
     built: Path, context: Context
 ) -> None:
     model = built / Index(built, context).manifest.retrievers[NAME].model
-    book, language = books.read(model), LanguageModel(model, "cpu")
+    table, language = CodeTable.read(model), LanguageModel(model, "cpu")
     known, new = (
-        language.last_states([language.frames.question(clean(document(tool)), 256) for tool in tools]).numpy()
+        language.last_states([language.chat.query_prompt(clean(document(tool)), 256) for tool in tools]).numpy()
         for tools in (TOOLS, NEW)
     )
-    firsts = [book.codes[tool][0] for tool in IDS]
+    firsts = [table.codes[tool][0] for tool in IDS]
     outputs = language.outputs.numpy()
-    assert book.own == pytest.approx(float((known * outputs[firsts]).sum(axis=1).mean()), rel=1e-4)
-    kind = make_kind(toolweaver(model, newcomers="token"), context, model)
+    assert table.own_logit == pytest.approx(float((known * outputs[firsts]).sum(axis=1).mean()), rel=1e-4)
+    kind = make_kind(toolweaver(model, new_tools="token"), context, model)
     rows = kind.tool_rows(NEW, [document(tool) for tool in NEW])["outputs"]  # type: ignore[attr-defined]
-    assert (rows * new).sum(axis=1) == pytest.approx(book.own, rel=1e-3)  # as strongly as known ones are called for
+    assert (rows * new).sum(axis=1) == pytest.approx(
+        table.own_logit, rel=1e-3
+    )  # as strongly as known ones are called for
     mean, ridge = outputs[sorted(set(firsts))].mean(axis=0), RIDGE * float((known**2).mean())
 
     def cost(row: np.ndarray) -> float:
@@ -183,10 +186,10 @@ def test_of_all_rows_that_its_document_calls_for_it_is_the_one_that_known_docume
 
 def test_an_index_without_what_a_token_is_made_of_is_named(folder: Path, context: Context) -> None:
     model = folder / Index(folder, context).manifest.retrievers[NAME].model
-    facts = json.loads((model / books.NAME).read_text())
-    (model / books.NAME).write_text(json.dumps({**facts, "own": None}))
-    kind = make_kind(toolweaver(model, newcomers="token"), context, model)
-    with pytest.raises(BadInput, match="build it anew, or set newcomers: nearest"):
+    facts = json.loads((model / code_table.FILE).read_text())
+    (model / code_table.FILE).write_text(json.dumps({**facts, "own_logit": None}))
+    kind = make_kind(toolweaver(model, new_tools="token"), context, model)
+    with pytest.raises(BadInput, match="build it again, or set new_tools: nearest"):
         kind.tool_rows(NEW, [document(tool) for tool in NEW])  # type: ignore[attr-defined]
 
 
@@ -194,7 +197,7 @@ def test_a_model_that_reads_by_other_rows_than_it_speaks_by_and_an_index_in_memo
     context: Context, tmp_path: Path
 ) -> None:
     untied, folder = save_toy_model(tmp_path / "untied", tied=False), tmp_path / "index"
-    build(folder, TOOLS, {NAME: toolweaver(untied, QUICK, newcomers="token")}, context, training={NAME: [DATA]})
+    build(folder, TOOLS, {NAME: toolweaver(untied, QUICK, new_tools="token")}, context, training={NAME: [DATA]})
     manifest = Index(folder, context).manifest
     weights = load_file(folder / manifest.retrievers[NAME].model / "model.safetensors")
     assert not np.array_equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
@@ -202,12 +205,12 @@ def test_a_model_that_reads_by_other_rows_than_it_speaks_by_and_an_index_in_memo
     def lines(*tools: Tool) -> list[str]:
         return encode(tools).decode().rstrip("\n").split("\n")
 
-    # As a gateway does it that finds some newcomers in its catalogue, and hears of others.
+    # As a gateway does it that finds some new_tools in its catalogue, and hears of others.
     run = make_run("memory", lines(*TOOLS, NEW[0]), manifest.text, kinds_of("memory", folder, manifest, context))
     memory = MemoryIndex("memory", manifest, "0", [run], folder, context)
     memory = memory.changed(lines(*NEW[1:]), frozenset({"t1"}), "1", context)
     retriever = memory.retriever(NAME)
-    assert isinstance(retriever, Generative)
+    assert isinstance(retriever, GenerativeRetriever)
     assert len(set(retriever.branches.values())) == 10
     (block, more) = memory.blocks(NAME)
     assert (len(block.arrays["outputs"]), len(more.arrays["outputs"])) == (1, 2)
@@ -216,5 +219,5 @@ def test_a_model_that_reads_by_other_rows_than_it_speaks_by_and_an_index_in_memo
         (ranking,) = retriever.search([document(tool)], 10)
         assert tool.id in ranking.ids[:3]
         assert "t1" not in ranking.ids
-    assert retriever.speech is not None
-    assert {len(code) for code in retriever.speech().codes.values()} == {1, 3}
+    assert retriever.text_generator is not None
+    assert {len(code) for code in retriever.text_generator().codes.values()} == {1, 3}

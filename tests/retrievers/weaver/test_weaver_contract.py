@@ -22,12 +22,12 @@ from test_contract import (  # noqa: F401 - collected here once more, with the f
 from weaver_toys import QUICK, any_set, toolweaver
 
 from retrievers.base import Retriever
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index, add, build
 from retrievers.kind import Context
 from retrievers.settings import BM25Settings, HybridSettings
 from retrievers.types import Tool
-from retrievers.weaver.settings import WeaveSettings
+from retrievers.weaver.settings import QuantiserSettings
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def folder(some_tools: list[Tool], context: Context, tmp_path_factory: pytest.Te
     model = save_toy_model(tmp_path_factory.mktemp("models") / "toy")
     twins = [Tool(f"twin/{letter}", "twin_tool", "Tells twins apart.") for letter in "ba"]
     tools = [*some_tools, *twins]
-    weave = WeaveSettings(levels=3, codes=8, width=16, hidden=(32,), steps=80)
-    weaver = toolweaver(model, QUICK, weave, batch_size=4, newcomers="token")
+    quantiser = QuantiserSettings(levels=3, codebook_size=8, width=16, steps=80)
+    weaver = toolweaver(model, QUICK, quantiser, batch_size=4, new_tools="token")
     kinds = {"toolweaver": weaver, "bm25": BM25Settings(), "hybrid": HybridSettings(of=("bm25", "toolweaver"))}
     folder = tmp_path_factory.mktemp("contract") / "index"
     build(folder, tools, kinds, context, text=["name"], training={"toolweaver": [any_set(tools)]})
@@ -56,7 +56,7 @@ def retriever(request: pytest.FixtureRequest, index: Index) -> Retriever:
 
 def test_exact_duplicates_have_codes_of_their_own(index: Index) -> None:
     retriever = index.retriever("toolweaver")
-    assert isinstance(retriever, Generative)
+    assert isinstance(retriever, GenerativeRetriever)
     assert len(set(retriever.branches.values())) == len(index.tools)
     assert retriever.branches["twin/a"][:2] == retriever.branches["twin/b"][:2]
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from generative_toys import ACTING, DATA, IDS, TOOLS, TRAINING, WORDS, save_toy_model
 from safetensors.torch import load_file
-from weaver_toys import QUICK, WEAVE, toolweaver
+from weaver_toys import QUANTISER, QUICK, toolweaver
 
 from retrievers.errors import BadInput
 from retrievers.generative.decoding.language_model import LanguageModel
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.settings import GenerativeTraining
 from retrievers.index import Index, add, build, remove, verify
 from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
@@ -44,7 +44,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 def branches(folder: Path, context: Context) -> dict[str, tuple[int, ...]]:
     retriever = Index(folder, context).retriever("toolweaver")
-    assert isinstance(retriever, Generative)
+    assert isinstance(retriever, GenerativeRetriever)
     return dict(retriever.branches)
 
 
@@ -63,10 +63,10 @@ def test_all_stages_and_the_codes_report(taught: Path) -> None:
     assert [facts["stages"][name]["examples"] for name in ("memorise", "retrieve", "agent")] == [8, 49, 16]
     assert facts["new tokens"] == 12
     assert facts["parameters added"] == 12 * 64
-    woven = facts["weave"]
+    woven = facts["codes"]
     assert (woven["tools"], woven["tokens"], woven["tools that share a code"]) == (8, 12, 0)
-    assert len(woven["evenness by level"]) == 3
-    assert all(0 <= value <= 1 for value in woven["evenness by level"])
+    assert len(woven["entropy by level"]) == 3
+    assert all(0 <= value <= 1 for value in woven["entropy by level"])
     assert woven["pairs used together"] == 1
     assert [path.name for path in taught.glob("*.safetensors")] == ["model.safetensors"]  # vLLM loads every one
 
@@ -80,10 +80,10 @@ from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
 import test_weaver_index as t
 from killing import in_a_child
-from pipelines.index.build import make_context
-from retrievers.weaver import training_files as weaver_files
-from retrievers.generative.training.loop import Loop
-one, write = Loop._one, weaver_files.write
+from pipelines.context import make_context
+from retrievers.weaver.code_assignment import CodeAssignment
+from retrievers.generative.training.loop import StageTrainer
+one, write = StageTrainer._step, CodeAssignment.save
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 def dying(number):
@@ -95,10 +95,10 @@ def dying(number):
     return step
 def run():
     t.learn(Path(sys.argv[4]), t.ACTING, Path(sys.argv[3]), make_context("cpu"))
-weaver_files.write = die  # before the codes are kept
+CodeAssignment.save = die  # before the codes are kept
 assert in_a_child(run) == -signal.SIGKILL
-weaver_files.write = write
-Loop._one = dying(15)  # in the midst of an epoch of the second stage
+CodeAssignment.save = write
+StageTrainer._step = dying(15)  # in the midst of an epoch of the second stage
 assert in_a_child(run) == -signal.SIGKILL
 """
     work, here = tmp_path / "work", Path(__file__).parent
@@ -121,7 +121,7 @@ def test_code_tokens_begin_in_both_places_and_the_tokenizer_does_not_know_them(
         assert len(after[name]) == len(before[name]) + 12
     language = LanguageModel(folder, "cpu")
     assert len(language.tokenizer) <= len(before["lm_head.weight"])
-    assert max(language.frames.ids("0-1 <a_1> 2-3")) < len(before["lm_head.weight"])
+    assert max(language.chat.tokenize("0-1 <a_1> 2-3")) < len(before["lm_head.weight"])
 
 
 def test_it_learns_words_that_mean_nothing_and_codes_of_others_never_move(
@@ -184,14 +184,14 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     assert len(after["model.embed_tokens.weight"]) == size  # a tool costs no row
     assert branches(folder, context) == codes
     model = folder / index.manifest.retrievers["toolweaver"].model
-    kind = make_kind(toolweaver(toy_lm, further, newcomers="said"), context, model)
+    kind = make_kind(toolweaver(toy_lm, further, new_tools="generated"), context, model)
     kind.see_existing_rows(index.blocks("toolweaver"))  # type: ignore[attr-defined]
     later = [replace(new, id=f"later{i}") for i in range(3)]
     rows = kind.tool_rows(later, [document(tool) for tool in later])["codes"].tolist()  # type: ignore[attr-defined]
     taken = [row for block in index.blocks("toolweaver") for row in block.arrays["codes"].tolist()]
     assert len({tuple(row) for row in [*rows, *taken]}) == 12  # free ones, said by the model
-    wider = {"toolweaver": toolweaver(toy_lm, further, replace(WEAVE, codes=8))}
-    with pytest.raises(BadInput, match="other levels and codes"):
+    wider = {"toolweaver": toolweaver(toy_lm, further, replace(QUANTISER, codebook_size=8))}
+    with pytest.raises(BadInput, match="was trained with 3 levels of 4 codes, got 3 of 8"):
         build(folder, [*TOOLS, new], wider, context, training={"toolweaver": [more]}, resume=True)
 
 
@@ -211,7 +211,7 @@ def test_in_memory_later_tools_have_codes_of_their_own_as_well(toy_lm: Path, con
         twin = replace(TOOLS[0], id=f"twin{number}")
         memory = memory.changed(lines(twin), frozenset(), str(number), context)
         retriever = memory.retriever("toolweaver")
-        assert isinstance(retriever, Generative)
+        assert isinstance(retriever, GenerativeRetriever)
         found.append(dict(retriever.branches))
     assert len(set(found[-1].values())) == 11
     assert found[0].items() < found[1].items() < found[2].items()
@@ -220,6 +220,6 @@ def test_in_memory_later_tools_have_codes_of_their_own_as_well(toy_lm: Path, con
 def test_what_cannot_be_is_refused(toy_lm: Path, context: Context, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has to be trained when it is built"):
         build(tmp_path / "untrained", TOOLS, {"toolweaver": toolweaver(toy_lm)}, context)
-    narrow = toolweaver(toy_lm, QUICK, replace(WEAVE, levels=2, codes=2))
-    with pytest.raises(BadInput, match=r"room for 4 tools, not 8; raise weave\.codes"):
+    narrow = toolweaver(toy_lm, QUICK, replace(QUANTISER, levels=2, codebook_size=2))
+    with pytest.raises(BadInput, match=r"room for 4 tools, not 8; raise quantiser\.codebook_size"):
         build(tmp_path / "narrow", TOOLS, {"toolweaver": narrow}, context, training={"toolweaver": [PAIRED]})
