@@ -98,7 +98,7 @@ class GenerativeKind(ABC):
     ) -> Path:
         """Train from the original model or, where an index is trained further, from its own."""
         if self._settings.train is None:
-            raise BadInput("this generative retriever has no `train` settings", "train")
+            raise BadInput("this generative retriever has no `train` settings")
         try:
             from retrievers.generative.training.stages import TrainingTask, train
         except ModuleNotFoundError as error:
@@ -181,7 +181,6 @@ class GenerativeKind(ABC):
                 raise BadInput(
                     "engine: vllm returns probabilities among the tokens that may follow; "
                     f"it needs `scores: catalogue`, got {self._settings.scores!r}",
-                    "scores",
                 )
             return VllmModel(self._language, inputs, outputs, codes, self._context, self._settings).start
         from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder

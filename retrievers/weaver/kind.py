@@ -72,7 +72,6 @@ class ToolWeaverKind(GenerativeKind):
             raise BadInput(
                 f"the index was trained with {shape[0]} levels of {shape[1]} codes, got {wanted[0]} of {wanted[1]}; "
                 "build it again without --resume",
-                "quantiser",
             )
         return table
 
@@ -110,7 +109,6 @@ class ToolWeaverKind(GenerativeKind):
         if table.own_logit is None or SECOND_MOMENT not in table.arrays:
             raise BadInput(
                 "the index lacks what a new tool's token is made from; build it again, or set new_tools: nearest",
-                "new_tools",
             )
         language = self._language
         prompts = [language.chat.query_prompt(clean(documents[index]), self._settings.max_length) for index in new]

@@ -143,7 +143,7 @@ def _examples(task: TrainingTask, name: str) -> list[TokenExample]:
     documents = {tool.id: document for tool, document in zip(task.tools, task.documents, strict=True)}
     trajectories = [trajectory for data in task.sets for trajectory in data.trajectories]
     if not trajectories:
-        raise BadInput("the agent stage needs trajectories; name a file, or set epochs: 0", "trajectories")
+        raise BadInput("the agent stage needs trajectories; name a file, or set epochs: 0")
     examples = agent_examples(trajectories, documents, codes, chat, stage.max_length)
     return examples + _rehearse(retrieval, int(stage.rehearse * len(examples)), generator)
 

@@ -89,7 +89,7 @@ def test_what_is_added_is_found_and_trained_in(place: Path, capsys: pytest.Captu
     assert "toolgen, agent: skipped" in told
     models = Index(place / "index", Context(lambda reference: place / "toy")).manifest.retrievers["toolgen"]
     book = json.loads((place / "index" / models.model / "tools.json").read_text())
-    assert book["size"] == book["base"] + len(THINGS) + 1
+    assert book["vocab_size"] == book["base_vocab_size"] + len(THINGS) + 1
     assert len({tuple(code) for code in book["codes"].values()}) == len(THINGS) + 1
 
 
@@ -102,7 +102,7 @@ def test_mistakes_get_a_sentence(place: Path, tmp_path: Path, capsys: pytest.Cap
         "did you mean atomic": ["--set", "retrievers.toolgen.indexing=atomc"],
         "no finished index": ["--resume", "--set", f"index={tmp_path}/none"],
         "holds no": ["--set", f"retrievers.toolgen.model={tmp_path}"],
-        "trained with indexing atomic": ["--resume", "--set", "retrievers.toolgen.indexing=semantic"],
+        "trained with indexing: atomic, got semantic": ["--resume", "--set", "retrievers.toolgen.indexing=semantic"],
         "trajector": ["--set", f"retrievers.toolgen.train.agent={{epochs: 1, trajectories: {tmp_path}/none.jsonl}}"],
     }
     for said, words in cases.items():

@@ -106,7 +106,7 @@ def test_what_is_added_is_found_and_trained_in_and_no_code_moves(
     assert "toolweaver, retrieve: 6 steps" in capsys.readouterr().out
     part = Index(place / "index", Context(lambda reference: place / "toy")).manifest.retrievers["toolweaver"]
     book = json.loads((place / "index" / part.model / "tools.json").read_text())
-    assert book["size"] == book["base"] + 12
+    assert book["vocab_size"] == book["base_vocab_size"] + 12
     assert codes(place, capsys) == added
 
 

@@ -16,6 +16,7 @@ from retrievers.index import Index, add, build
 from retrievers.kind import Context
 from retrievers.registry import RetrieverSettings
 from retrievers.types import Tool
+from reward.metrics import measure_rankings
 
 NEW = Tool("new", "mimsy_tool", "Does mimsy things.")
 
@@ -32,7 +33,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def world(models: Path, encoder: str) -> Context:
     """Where `encoder` is the model of that folder."""
     known = {name: CountingEncoder(name) for name in (fingerprint(models / name) for name in ("one", "other"))}
-    return Context(lambda reference: models / (encoder if reference == "encoder" else "toy"), encoders={**known})
+    return Context(
+        lambda reference: models / (encoder if reference == "encoder" else "toy"),
+        encoders={**known},
+        measure=measure_rankings,
+    )
 
 
 def kind(name: str, models: Path) -> RetrieverSettings:

@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from retrievers.generative.decoding.extended_models import grown
+from retrievers.generative.decoding.extended_models import open_extended_model
 from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.registry import Context
 

@@ -50,7 +50,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, most: int = 10**9) -> list[int]:
         taken[0] += 1
         one(self, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(StageTrainer, "_one", step)
+    monkeypatch.setattr(StageTrainer, "_step", step)
     return taken
 
 

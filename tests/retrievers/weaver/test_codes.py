@@ -245,7 +245,8 @@ def test_weaving_in_batches_draws_tools_together_as_well() -> None:
 
 
 def test_codes_that_nobody_uses_come_back_to_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    import retrievers.weaver.quantiser_training as learning
+    from retrievers.weaver import quantiser
+    from retrievers.weaver import quantiser_training as learning
 
     settings = replace(SMALL, uniform=False, collaboration=0.0, codebook_size=16, steps=160)
     collapsed = torch.zeros(16, 8)
@@ -254,6 +255,7 @@ def test_codes_that_nobody_uses_come_back_to_life(monkeypatch: pytest.MonkeyPatc
         return collapsed + 1e-4 * torch.randn(16, 8, generator=chance)
 
     monkeypatch.setattr(learning, "kmeans", nowhere)
+    monkeypatch.setattr(quantiser, "HIDDEN", (16,))
     vectors = unit(80)
     alive = [len({p[0] for p in _paths(train_quantiser(vectors, NOBODY, settings, "cpu"), vectors)})]
     monkeypatch.setattr(learning, "RESET_EVERY", 10**9)

@@ -174,7 +174,7 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     )
     more = replace(more, ids=(*IDS, "new"), documents=(*DATA.documents, new.description))
     further = replace(
-        TRAINING, memorise=replace(TRAINING.memorise, epochs=8), retrieve=replace(TRAINING.retrieve, epochs=4)
+        TRAINING, memorise=replace(TRAINING.memorise, epochs=8), retrieve=replace(TRAINING.retrieve, epochs=8)
     )
     again = {"toolweaver": toolweaver(toy_lm, further)}
     build(folder, [*TOOLS, new], again, context, training={"toolweaver": [more]}, resume=True)
