@@ -38,7 +38,7 @@ class LanguageModel:
         other.__dict__["_config"] = model.config.get_text_config()
         return other
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Do nothing: no query is cached."""
 
     @cached_property

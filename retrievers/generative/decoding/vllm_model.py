@@ -82,7 +82,7 @@ class _SharedEngine:
         self.lock = threading.Lock()
         """vLLM answers one caller at a time; a server has several."""
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Do nothing: vLLM's cache of prefixes changes no answer."""
 
 
