@@ -31,7 +31,7 @@ TYPE_NAMES = {str: "text", int: "integer", float: "number", bool: "true or false
 def config_kinds() -> dict[str, type]:
     """The config dataclass of each command."""
     from pipelines.batch.settings import BatchConfig
-    from pipelines.cli.results_commands import MatrixConfig
+    from pipelines.cli.evaluate import MatrixConfig
     from pipelines.evaluate.attack_run import AttackConfig
     from pipelines.evaluate.published.check import ExpectedConfig
     from pipelines.evaluate.run import EvalConfig

@@ -1,37 +1,29 @@
-"""The commands. This file knows flags and exit codes; what happens lives past the argument parser, with its imports."""
+"""Entry points of the five commands: parse, run the handler, turn errors into exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pipelines.cli.flags import (
     DEFAULT_SERVER,
     EXITS,
     SERVER_EXITS,
+    DefaultCommandParser,
     Handler,
     config_arguments,
     device_argument,
-    later,
-    results_command,
+    lazy,
 )
-from pipelines.cli.index_parsers import index_readers, index_shared, index_writers
-from pipelines.cli.masstool_parsers import index_kinds
-from pipelines.cli.train_parsers import add_train_commands
+from pipelines.cli.index_parser import add_index_commands
+from pipelines.cli.train_parser import add_train_commands
 from pipelines.exit_codes import error_line, exit_code
-
-EVAL_FORMS = """other forms, each with its own --help:
-  rewrite-eval attack CONFIG     poison a copy of a catalogue, and tell what comes of it
-  rewrite-eval matrix CONFIG     put the figures of many runs into one table
-  rewrite-eval --check [CONFIG]  tell whether runs still say what is published"""
-SERVE_FORMS = """other forms, each with its own --help:
-  rewrite-serve key              make an API key
-  rewrite-serve mcp [CONFIG]     serve the same to an MCP client on standard input and output"""
 
 
 def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Parses, runs, and turns what goes wrong into one line and an exit code."""
+    """Parse and run; an error becomes one line on standard error and an exit code."""
     arguments = parser.parse_args(argv)
     handler: Handler = arguments.handler
     try:
@@ -40,7 +32,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; nothing is wrong
+        sys.stderr.close()  # the reader of our output has closed it; nothing is wrong
         return 0
     except Exception as error:
         code = exit_code(error)
@@ -50,67 +42,85 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         return code
 
 
-def index(argv: Sequence[str] | None = None) -> int:
-    """rewrite-index: make an index and keep it alive."""
+def index_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "rewrite-index",
         description="Build a tool index, search it, and keep it in step with its catalogue. `rewrite-index COMMAND "
         "--help` explains each command.",
         epilog=EXITS,
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    index_writers(commands)
-    index_readers(commands)
-    index_kinds(commands)
-    index_shared(commands)
-    return run(parser, argv)
+    add_index_commands(parser.add_subparsers(metavar="COMMAND", required=True))
+    return parser
 
 
-def evaluate(argv: Sequence[str] | None = None) -> int:
-    """rewrite-eval: systems x metrics on one data set."""
-    parser = argparse.ArgumentParser(
-        "rewrite-eval",
-        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses.\n"
-        "Writes metrics.json, report.html and every ranking into the output folder.",
-        epilog=f"{EVAL_FORMS}\n\n{EXITS}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["matrix"] or "--check" in given:
-        return run(*results_command(given))
-    module, handler, examples = "eval_commands", "run_eval", "configs/eval/"
-    if given[:1] == ["attack"]:
-        parser = argparse.ArgumentParser(
-            "rewrite-eval attack",
-            description="Put an attacker's tools into a copy of an index, and tell what he reaches with the defences "
-            "off and on. The index itself is not changed.",
-            epilog=EXITS,
-        )
-        module, handler, examples, given = "attack_commands", "run_attack", "configs/attack/", given[1:]
-    config_arguments(parser, examples)
-    device_argument(parser)
-    parser.set_defaults(handler=later(module, handler))
-    return run(parser, given)
-
-
-def train(argv: Sequence[str] | None = None) -> int:
-    """rewrite-train: the rewriter's training."""
+def train_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "rewrite-train",
         description="Train a rewriter: make targets from gold tools, fine-tune a language model on them, align it with "
         "what a frozen retriever finds. `rewrite-train COMMAND --help` explains each command.",
         epilog=EXITS,
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    add_train_commands(commands)
-    return run(parser, argv)
+    add_train_commands(parser.add_subparsers(metavar="COMMAND", required=True))
+    return parser
 
 
-def batch(argv: Sequence[str] | None = None) -> int:
-    """rewrite-batch: expansion of many queries."""
+def eval_parser() -> argparse.ArgumentParser:
+    parser = DefaultCommandParser("rewrite-eval", default="run", flag_command="check")
+    attack = parser.add_command(
+        "attack",
+        lazy("evaluate", "run_attack"),
+        "poison a copy of a catalogue and measure the attacks",
+        "rewrite-eval attack CONFIG",
+        description="Put an attacker's tools into a copy of an index, and measure the attacks with the defences off "
+        "and on. The index itself is not changed.",
+    )
+    config_arguments(attack, "configs/attack/")
+    matrix = parser.add_command(
+        "matrix",
+        lazy("evaluate", "run_matrix"),
+        "put the figures of many runs into one table",
+        "rewrite-eval matrix CONFIG",
+        description="Put the figures of many runs, and those that papers published, into one page.",
+    )
+    matrix.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="RUN",
+        help="first copy this run folder's figures in; may be repeated",
+    )
+    matrix.add_argument("--note", default="", help="remark stored with the runs of --keep: the machine was busy")
+    config_arguments(matrix, "configs/matrix/")
+    check = parser.add_command(
+        "check",
+        lazy("evaluate", "run_check"),
+        "compare runs with the published figures",
+        "rewrite-eval --check [CONFIG]",
+        description="Compare run folders with the figures that CONFIG expects. A figure that differs by more than its "
+        "tolerance, or a missing run, is a line on standard error, and the exit code is 1.",
+    )
+    check.add_argument(
+        "--run", action="append", default=[], metavar="FOLDER", help="check this run only, or those below this folder"
+    )
+    config_arguments(check, "configs/", default=Path("configs/expected.yaml"))
+    evaluation = parser.add_command(
+        "run",
+        lazy("evaluate", "run_eval"),
+        "evaluate retrieval systems on a data set",
+        description="Evaluate retrieval systems on a data set: metrics, significance, wins and losses.\n"
+        "Writes metrics.json, report.html and every ranking into the output folder.",
+        epilog=EXITS,
+    )
+    config_arguments(evaluation, "configs/eval/")
+    device_argument(attack, evaluation)
+    return parser
+
+
+def batch_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "rewrite-batch",
-        description="Rewrite many queries and find their tools. Killed at any moment, the same command goes on.",
+        description="Rewrite many queries and find their tools. After a kill, the same command continues.",
         epilog=EXITS,
     )
     parser.add_argument(
@@ -126,51 +136,77 @@ def batch(argv: Sequence[str] | None = None) -> int:
         default="local",
         help="run in this process (local, the default) or on Ray Data",
     )
-    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run has done, and replace OUT")
+    parser.add_argument("--fresh", action="store_true", help="discard the work of an earlier run, and replace OUT")
     parser.add_argument(
-        "--retry-errors",
-        action="store_true",
-        help="do the bad rows of a finished job again, once they are mended in IN",
+        "--retry-errors", action="store_true", help="process the bad rows of a finished job again, once fixed in IN"
     )
     device_argument(parser)
-    parser.set_defaults(handler=later("batch_commands", "batch"))
-    return run(parser, argv)
+    parser.set_defaults(handler=lazy("serve_batch", "run_batch"))
+    return parser
+
+
+def serve_parser() -> argparse.ArgumentParser:
+    parser = DefaultCommandParser("rewrite-serve", default="run")
+    key = parser.add_command(
+        "key",
+        lazy("serve_batch", "run_key"),
+        "make an API key",
+        "rewrite-serve key",
+        description="Make an API key. Prints the key, which is stored nowhere, and the line for `keys:` of a config.",
+    )
+    key.add_argument("--name", default="new", help="its name in logs (new)")
+    key.add_argument(
+        "--scope",
+        action="append",
+        choices=["search", "write", "admin"],
+        help="what its holder may do; may be repeated (search)",
+    )
+    mcp = parser.add_command(
+        "mcp",
+        lazy("serve_batch", "run_mcp"),
+        "serve an MCP client on standard input and output",
+        "rewrite-serve mcp [CONFIG]",
+        description="Serve a tool index to an MCP client on standard input and output.",
+        epilog=SERVER_EXITS,
+    )
+    server = parser.add_command(
+        "run",
+        lazy("serve_batch", "run_serve"),
+        "serve a tool index over HTTP",
+        description="Serve a tool index over HTTP until Ctrl-C, with a rewriter if CONFIG names one.\n"
+        "Without CONFIG: the bundled sample, or with --set index=FOLDER that index.",
+        epilog=SERVER_EXITS,
+    )
+    for command in (server, mcp):
+        config_arguments(command, "configs/serve/", default=DEFAULT_SERVER)
+        device_argument(command)
+    return parser
+
+
+PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    "rewrite-index": index_parser,
+    "rewrite-eval": eval_parser,
+    "rewrite-train": train_parser,
+    "rewrite-batch": batch_parser,
+    "rewrite-serve": serve_parser,
+}
+
+
+def index(argv: Sequence[str] | None = None) -> int:
+    return run(index_parser(), argv)
+
+
+def evaluate(argv: Sequence[str] | None = None) -> int:
+    return run(eval_parser(), argv)
+
+
+def train(argv: Sequence[str] | None = None) -> int:
+    return run(train_parser(), argv)
+
+
+def batch(argv: Sequence[str] | None = None) -> int:
+    return run(batch_parser(), argv)
 
 
 def serve(argv: Sequence[str] | None = None) -> int:
-    """rewrite-serve: the rewriter in front of an index."""
-    parser = argparse.ArgumentParser(
-        "rewrite-serve",
-        description="Serve a tool index over HTTP until Ctrl-C, with a rewriter where CONFIG names one.\n"
-        "Without CONFIG: the bundled sample, or with --set index=FOLDER that index.",
-        epilog=f"{SERVE_FORMS}\n\n{SERVER_EXITS}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["key"]:
-        parser = argparse.ArgumentParser(
-            "rewrite-serve key",
-            description="Make an API key. Prints the key, which is kept nowhere, and the line for `keys:` of a config.",
-            epilog=EXITS,
-        )
-        parser.add_argument("--name", default="new", help="what logs call it (new)")
-        parser.add_argument(
-            "--scope",
-            action="append",
-            choices=["search", "write", "admin"],
-            help="what its holder may do; may be repeated (search)",
-        )
-        parser.set_defaults(handler=later("serve_commands", "key"))
-        return run(parser, given[1:])
-    handler = "serve"
-    if given[:1] == ["mcp"]:
-        parser = argparse.ArgumentParser(
-            "rewrite-serve mcp",
-            description="Serve a tool index to an MCP client on standard input and output.",
-            epilog=SERVER_EXITS,
-        )
-        handler, given = "mcp", given[1:]
-    config_arguments(parser, "configs/serve/", default=DEFAULT_SERVER)
-    device_argument(parser)
-    parser.set_defaults(handler=later("serve_commands", handler))
-    return run(parser, given)
+    return run(serve_parser(), argv)

@@ -19,7 +19,7 @@ from paths import ROOT
 from pipelines import config as configs
 from pipelines.batch.settings import BatchConfig
 from pipelines.cli import main as cli
-from pipelines.cli.results_commands import MatrixConfig
+from pipelines.cli.evaluate import MatrixConfig
 from pipelines.evaluate.attack_run import AttackConfig
 from pipelines.evaluate.published.check import ExpectedConfig
 from pipelines.evaluate.run import EvalConfig

@@ -18,7 +18,7 @@ from paths import ROOT
 
 from pipelines import config as configs
 from pipelines.cli import main as cli
-from pipelines.cli.results_commands import MatrixConfig, make_page
+from pipelines.cli.evaluate import MatrixConfig, make_page
 from pipelines.evaluate.published.check import ExpectedConfig, check
 from pipelines.evaluate.published.figures import RETRIEVERS, REWRITERS, FigureFile, read_figures
 from pipelines.evaluate.published.page import PLOTS, SECTIONS, PageRow, plot_csv

@@ -11,8 +11,8 @@ import torch
 from doubles import counting_context, tiny_model
 
 from pipelines import config as configs
+from pipelines.cli import index_masstool
 from pipelines.cli import main as cli
-from pipelines.cli import masstool_commands
 from pipelines.config import parse
 from pipelines.data.training_sets import labelled_set
 from pipelines.index.ablation import PARTS, ablation, table
@@ -96,12 +96,12 @@ def test_learning_again_is_left_out_of_an_ablation_which_says_so(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
-    monkeypatch.setattr(masstool_commands, "make_context", lambda *_: context)
+    monkeypatch.setattr(index_masstool, "make_context", lambda *_: context)
     (tmp_path / "config.yaml").write_text(configs.dump(config(data, tmp_path)))
     told = []
     for sets in ([], ["--set", "retrievers.masstool.train.again=true"]):
         found = tmp_path / f"{len(sets)}.json"
-        words = ["ablate", str(tmp_path / "config.yaml"), "--without", "graph", "--out", str(found), *sets]
+        words = ["ablate", str(tmp_path / "config.yaml"), "--without", "graph", "--output", str(found), *sets]
         assert cli.index(words) == 0
         told.append((found.read_text(), capsys.readouterr().err))
     assert told[0][0] == told[1][0]

@@ -115,7 +115,7 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
         assert put.status_code == 200
         promoted = answered_by(server)
 
-        assert cli.train(["renew", config, "--back", "--device", "cpu"]) == 0
+        assert cli.train(["renew", config, "--rollback", "--device", "cpu"]) == 0
         until(lambda: answered_by(server) != promoted)
         assert server.search("kettle")["results"][0]["tools"][0]["id"] == "kettle"  # what came since is not lost
     assert {part.settings["kind"] for part in Index(place / "live", context).manifest.retrievers.values()} == {"bm25"}
@@ -132,7 +132,7 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
     capsys.readouterr()
     assert cli.train(["renew", config, "--device", "cpu"]) == 0
     assert "no round was made: nothing new was said since round-0001 (taken back)" in capsys.readouterr().out
-    assert cli.train(["renew", config, "--back"]) == 2
+    assert cli.train(["renew", config, "--rollback"]) == 2
     assert "nothing to take back" in capsys.readouterr().err
 
 

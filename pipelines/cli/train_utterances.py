@@ -1,4 +1,4 @@
-"""`rewrite-train utterances`: a catalogue without labels -> a data set to begin with."""
+"""`rewrite-train utterances`: a catalogue without labels -> a synthetic data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pipelines.train.utterances.settings import UtterancesConfig
 from retrievers.errors import BadInput
 from retrievers.index import Index
 
-SHOWN = 6
+NUM_SAMPLES = 6
+"""Utterances printed as samples."""
 
 
 def run_utterances(arguments: argparse.Namespace) -> int:
@@ -25,7 +26,7 @@ def run_utterances(arguments: argparse.Namespace) -> int:
         return 0
     output = Path(config.output)
     if output.exists():
-        raise BadInput(f"{output} is there already; name another folder, or remove it")
+        raise BadInput(f"{output} exists already; name another folder, or remove it")
     drafts = output.with_name(f"{output.name}-drafts")
     context = make_context(arguments.device, sys.stderr.isatty())
     index = Index(Path(config.index), context)
@@ -33,8 +34,8 @@ def run_utterances(arguments: argparse.Namespace) -> int:
     made = make_utterances(config, index, context, drafts)
     if not all(made.gold.get(split) for split in ("train", "dev", "test")):
         raise BadInput(
-            f"{made.written} utterances were written and {len(made.queries)} are of use ({_reasons(made)}): too few "
-            f"for a data set; a larger model writes better ones. What was written is in {drafts}"
+            f"{made.written} utterances were written and {len(made.queries)} are usable ({_reasons(made)}): too few "
+            f"for a data set; a larger model writes better ones. The drafts are in {drafts}"
         )
     facts = {
         "tools": made.tools,
@@ -45,20 +46,20 @@ def run_utterances(arguments: argparse.Namespace) -> int:
         "index": {"path": config.index, "retriever": config.retriever, "fingerprint": index.fingerprint},
         "environment": environment(),
     }
-    more = {"utterances.json": as_json(facts), "config.yaml": configs.dump(config)}
-    write_dataset(output, index.tools.values(), made.queries, made.gold, more)
+    files = {"utterances.json": as_json(facts), "config.yaml": configs.dump(config)}
+    write_dataset(output, index.tools.values(), made.queries, made.gold, files)
     shutil.rmtree(drafts)
-    _tell(config, index, made)
+    _print_summary(config, index, made)
     return 0
 
 
-def _tell(config: UtterancesConfig, index: Index, made: Made) -> None:
+def _print_summary(config: UtterancesConfig, index: Index, made: Made) -> None:
     counts = ", ".join(f"{len(made.gold[split])} {split}" for split in ("train", "dev", "test"))
     print(f"{config.output}: {counts}; {made.served} of {made.tools} tools have an utterance")
     print(f"{made.written} were written; left out: {_reasons(made)}")
-    gold = {query: tools for each in made.gold.values() for query, tools in each.items()}
-    step = max(1, len(made.queries) // SHOWN)
-    for query in made.queries[::step][:SHOWN]:
+    gold = {query: tools for split in made.gold.values() for query, tools in split.items()}
+    step = max(1, len(made.queries) // NUM_SAMPLES)
+    for query in made.queries[::step][:NUM_SAMPLES]:
         [tool] = gold[query.id]
         print(f"  {index.tools[tool].name}: {query.text}")
     if config.found_in:

@@ -1,4 +1,4 @@
-"""`rewrite-train renew`: from clicks and calls to a better retriever or rewriter."""
+"""`rewrite-train renew`: retrain an index or a rewriter on users' feedback and agents' calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pipelines.renew.report import headline
 from pipelines.renew.retrain import CANDIDATE
 from pipelines.renew.settings import RenewConfig
 
-MOST_NAMED = 5
-"""Unknown tools that are named on the terminal."""
+MAX_NAMED = 5
+"""Unknown tools that are printed by name."""
 
 
 def run_renew(arguments: argparse.Namespace) -> int:
@@ -25,28 +25,28 @@ def run_renew(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(config)
     context = make_context(arguments.device, sys.stderr.isatty())
-    if arguments.back:
-        print(f"{back(config, context)} was taken back; what was live before it is live again")
+    if arguments.rollback:
+        print(f"{back(config, context)} was rolled back; the version before it is live again")
         return 0
-    told = renew(config, context)
-    for line in _learned(told.collected):
+    result = renew(config, context)
+    for line in _describe_records(result.collected):
         print(line)
-    if told.verdict is None:
-        print(f"no round was made: {told.outcome}")
+    if result.verdict is None:
+        print(f"no round was made: {result.outcome}")
         return 0
-    if told.folder is not None and config.retrain.kind == "index":
-        for line in learned(told.folder / CANDIDATE):
+    if result.folder is not None and config.retrain.kind == "index":
+        for line in learned(result.folder / CANDIDATE):
             print(f"retrained {line.strip()}")
-    print(headline(told.verdict))
-    print(f"{told.outcome}: {told.folder}/report.html, verdict.json")
+    print(headline(result.verdict))
+    print(f"{result.outcome}: {result.folder}/report.html, verdict.json")
     return 0
 
 
 def _dry_run(config: RenewConfig) -> int:
-    """The resolved config and, as comments, what it would learn from now."""
+    """Print the resolved config and, as comments, the records it would learn from."""
     sys.stdout.write(configs.dump(config))
     try:
-        lines = [*_learned(look(config, make_context("cpu")).facts())]
+        lines = [*_describe_records(look(config, make_context("cpu")).facts())]
     except Exception as error:
         if exit_code(error) is None:
             raise
@@ -56,7 +56,7 @@ def _dry_run(config: RenewConfig) -> int:
     return 0
 
 
-def _learned(facts: Mapping[str, Any]) -> Iterator[str]:
+def _describe_records(facts: Mapping[str, Any]) -> Iterator[str]:
     records = ", ".join(f"{count} of {name}" for name, count in facts["records"].items()) or "none"
     queries = facts["queries"]
     yield (
@@ -67,5 +67,5 @@ def _learned(facts: Mapping[str, Any]) -> Iterator[str]:
         yield "left out: " + ", ".join(f"{reason} {count}" for reason, count in facts["left_out"].items())
     if facts["unknown_tools"]:
         names = list(facts["unknown_tools"].items())
-        more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        yield "not in the catalogue: " + ", ".join(f"{name} ({count})" for name, count in names[:MOST_NAMED]) + more
+        more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        yield "not in the catalogue: " + ", ".join(f"{name} ({count})" for name, count in names[:MAX_NAMED]) + more

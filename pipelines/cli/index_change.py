@@ -1,0 +1,96 @@
+"""`rewrite-index build`, `add`, `remove` and `confirm`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipelines import config as configs
+from pipelines.context import make_context
+from pipelines.index.build import IndexConfig, build_index, read_tools
+from pipelines.index.training_summary import learned
+from pipelines.serve.catalogue.feedback import read_feedback
+from retrievers.errors import BadInput
+from retrievers.index import Change, add, confirm, remove
+
+
+def run_build(arguments: argparse.Namespace) -> int:
+    config = configs.load_from_args(arguments, IndexConfig)
+    if config is None:
+        return 0
+    started = time.monotonic()
+    change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait, arguments.resume)
+    print(
+        f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
+        f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
+    )
+    for line in learned(Path(config.index)):
+        print(line)
+    return 0
+
+
+def run_add(arguments: argparse.Namespace) -> int:
+    tools = read_tools(tuple(arguments.catalogue), arguments.format)
+    context = make_context(arguments.device, sys.stderr.isatty())
+    return _print_change(arguments.index, add(arguments.index, tools, context, arguments.wait))
+
+
+def run_remove(arguments: argparse.Namespace) -> int:
+    ids = [line for line in read_words(arguments.ids) if line.strip()]
+    change = remove(arguments.index, ids, make_context(arguments.device), arguments.wait)
+    return _print_change(arguments.index, change)
+
+
+def run_confirm(arguments: argparse.Namespace) -> int:
+    pairs = [pair for source in arguments.pairs for pair in _read_pairs(Path(source))]
+    change = confirm(arguments.index, pairs, make_context(arguments.device), arguments.wait)
+    return _print_change(arguments.index, change)
+
+
+def describe_change(change: Change) -> str:
+    """The counts of a change and the new fingerprint, for the terminal."""
+    counts = {name: value for name, value in dataclasses.asdict(change).items() if isinstance(value, int) and value}
+    summary = ", ".join(f"{value} {name}" for name, value in counts.items()) or "no change"
+    return f"{summary}, fingerprint {change.fingerprint}"
+
+
+def _print_change(folder: Path, change: Change) -> int:
+    print(f"{folder}: {describe_change(change)}")
+    return 0
+
+
+def read_words(words: list[str]) -> list[str]:
+    """Arguments, with - replaced by the lines of standard input."""
+    lines: list[str] = []
+    for word in words:
+        lines.extend([line.rstrip("\r\n") for line in sys.stdin] if word == "-" else [word])
+    return lines
+
+
+def _read_pairs(source: Path) -> Iterator[tuple[str, list[str]]]:
+    """Confirmed queries of a file of JSON lines, or of a server's feedback folder."""
+    if source.is_dir():
+        yield from ((str(row["utterance"]), list(row["tools"])) for row in read_feedback(source))
+        return
+    try:
+        lines = source.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as error:
+        raise BadInput(f"{source} does not exist; check the path") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{source} cannot be read as text ({error})") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            utterance, tools = row["utterance"], row["tools"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BadInput(f'{source}:{number}: a line is {{"utterance": …, "tools": [ids]}}') from error
+        if not isinstance(utterance, str) or not isinstance(tools, list) or not all(isinstance(t, str) for t in tools):
+            raise BadInput(f"{source}:{number}: utterance is text, tools a list of ids")
+        yield utterance, tools

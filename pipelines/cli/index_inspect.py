@@ -1,0 +1,125 @@
+"""`rewrite-index info`, `verify`, `lint` and `search`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipelines.cli.index_change import read_words
+from pipelines.context import make_context
+from pipelines.index.build import read_tools
+from pipelines.search import ToolSearch
+from retrievers.errors import BadInput
+from retrievers.index import Index, verify
+from retrievers.index import manifest as manifests
+from retrievers.types import Ranking
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    manifest, fingerprint = manifests.read(arguments.index)
+    entries = {entry.file: entry.bytes for entry in manifest.entries()}
+    facts: dict[str, Any] = {
+        "index": str(arguments.index),
+        "fingerprint": fingerprint,
+        "tools": manifest.live(),
+        "removed": sum(len(segment.dead) for segment in manifest.segments),
+        "segments": len(manifest.segments),
+        "bytes": sum(entries.values()),
+        "text": list(manifest.text),
+        "retrievers": {name: {**part.settings, **part.identity} for name, part in manifest.retrievers.items()},
+    }
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    retrievers = facts.pop("retrievers")
+    for key, value in facts.items():
+        print(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+    for name, settings in retrievers.items():
+        print(f"  {name}: " + ", ".join(f"{key}={value}" for key, value in settings.items()))
+    return 0
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    complaints = verify(arguments.index)
+    for complaint in complaints:
+        print(f"rewrite-index: {complaint}", file=sys.stderr)
+    if complaints:
+        print("rewrite-index: the index is damaged; build it again", file=sys.stderr)
+        return 1
+    print(f"{arguments.index}: complete and undamaged")
+    return 0
+
+
+def run_lint(arguments: argparse.Namespace) -> int:
+    from retrievers.lint import lint, summary
+
+    folder = Path(arguments.source)
+    if (folder / manifests.NAME).exists():
+        tools = list(Index(folder, make_context()).tools.values())
+    else:
+        tools = read_tools((arguments.source,), arguments.format)
+    findings = lint(tools)
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], ensure_ascii=False, indent=1))
+        return 0
+    for check, count in summary(findings).items():
+        print(f"{check}: {count}")
+        shown = [finding for finding in findings if finding.check == check]
+        for finding in shown[: arguments.limit or None]:
+            print(f"  {finding.severity}: {finding.message}")
+        if arguments.limit and count > arguments.limit:
+            print(f"  … {count - arguments.limit} more (--limit 0 shows all)")
+    print(f"{len(tools)} tools, {len(findings)} findings")
+    return 0
+
+
+def run_search(arguments: argparse.Namespace) -> int:
+    if arguments.k < 1:
+        raise BadInput(f"-k must be at least 1, got {arguments.k}")
+    index = Index(arguments.index, make_context(arguments.device, engine=arguments.engine))
+    utterances = read_words(arguments.text)
+    searches = {name: ToolSearch(index, name) for name in arguments.retriever or index.names}
+    results = {name: search.search(utterances, arguments.k, detect=False) for name, search in searches.items()}
+    detections = {name: search.detect(utterances) for name, search in searches.items() if search.has_detector}
+    for row, utterance in enumerate(utterances):
+        rankings = {name: answers[row] for name, answers in results.items()}
+        detected = {name: verdict for name, verdicts in detections.items() if (verdict := verdicts[row]) is not None}
+        if arguments.json:
+            facts = {
+                "query": utterance,
+                "fingerprint": index.fingerprint,
+                "tools": {name: [hit._asdict() for hit in ranking] for name, ranking in rankings.items()},
+                "detection": {name: dataclasses.asdict(verdict) for name, verdict in detected.items()},
+            }
+            print(json.dumps(facts, ensure_ascii=False))
+            continue
+        _print_table(utterance, rankings, arguments.k)
+        for name, verdict in detected.items():
+            word = "a tool" if verdict.needs_tool else "no tool"
+            print(f"   {name}: needs {word} ({verdict.probability:.2f}, threshold {verdict.threshold:.2f})")
+    return 0
+
+
+def _print_table(utterance: str, rankings: dict[str, Ranking], k: int) -> None:
+    """Print the rankings side by side, as wide as the terminal."""
+    width = max(16, (shutil.get_terminal_size((120, 24)).columns - 3) // len(rankings) - 2)
+    print(f"\n{utterance}")
+    print("   " + "  ".join(name.ljust(width) for name in rankings).rstrip())
+    for rank in range(min(k, max(map(len, rankings.values())))):
+        cells = [_cell(ranking, rank, width) for ranking in rankings.values()]
+        print(f"{rank + 1:2} " + "  ".join(cells).rstrip())
+    if not any(map(len, rankings.values())):
+        print("   nothing found")
+
+
+def _cell(ranking: Ranking, rank: int, width: int) -> str:
+    if rank >= len(ranking):
+        return " " * width
+    name, score = ranking.ids[rank], f"{ranking.scores[rank]:.3g}"
+    room = width - len(score) - 1
+    return f"{name if len(name) <= room else name[: room - 1] + '…'} {score}".ljust(width)

@@ -1,0 +1,103 @@
+"""`rewrite-serve` with its commands `mcp` and `key`, and `rewrite-batch`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipelines import config as configs
+from rewrite.errors import Interrupted, RewriteError
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    from pipelines.serve.settings import ServeConfig
+
+    config = configs.load_from_args(arguments, ServeConfig)
+    if config is None:
+        return 0
+    with _needs_libraries():
+        from pipelines.serve.gateway import Gateway
+        from pipelines.serve.server import Server, check_port
+    check_port(config)
+    _start_logging()
+
+    class PrintingServer(Server):
+        """Prints its address."""
+
+        def announce(self, line: str) -> None:
+            print(line, flush=True)
+
+    server = PrintingServer(Gateway(config, arguments.device))
+    server.run()
+    return 0 if server.started else 1
+
+
+def run_mcp(arguments: argparse.Namespace) -> int:
+    from pipelines.serve.settings import ServeConfig
+
+    config = configs.load_from_args(arguments, ServeConfig)
+    if config is None:
+        return 0
+    with _needs_libraries():
+        from pipelines.serve.gateway import Gateway
+        from pipelines.serve.mcp.server import serve_stdio
+    _start_logging()
+    asyncio.run(serve_stdio(Gateway(config, arguments.device)))
+    return 0
+
+
+@contextmanager
+def _needs_libraries() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise RewriteError(f"serving needs {error.name}; run `pip install 'toolrewrite[serve]'`") from error
+
+
+def _start_logging() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.captureWarnings(True)
+    for name in ("httpx", "httpx2", "mcp", "sentence_transformers"):  # they log every URL, session and folder
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def run_key(arguments: argparse.Namespace) -> int:
+    from pipelines.serve.keys import make_key
+
+    key, hashed = make_key()
+    scopes = ", ".join(arguments.scope or ["search"])
+    print(f"the key, shown only now:  {key}")
+    print("put this under `keys` in the config:")
+    print(f"  - {{name: {arguments.name}, sha256: {hashed}, scopes: [{scopes}]}}")
+    return 0
+
+
+def run_batch(arguments: argparse.Namespace) -> int:
+    from pipelines.batch.api import run
+    from pipelines.batch.settings import BatchConfig
+
+    config = configs.load_from_args(arguments, BatchConfig)
+    if config is None:
+        return 0
+    piped = arguments.output == "-"
+    try:
+        summary = run(
+            arguments.input,
+            arguments.output,
+            config,
+            arguments.engine,
+            arguments.device,
+            arguments.fresh,
+            arguments.retry_errors,
+        )
+    except KeyboardInterrupt:
+        way = "" if piped else "; finished rows are kept: run the same command again to continue"
+        raise Interrupted(f"interrupted{way}") from None
+    print(summary.told(), file=sys.stderr if piped else sys.stdout)
+    if summary.bad and not piped:
+        print(f"{summary.output}.errors.jsonl lists the bad rows; fix them and run again with --retry-errors")
+    return 0
