@@ -34,6 +34,7 @@ class DefaultCommandParser(argparse.ArgumentParser):
         """Add a command's parser. `form` is how the default's help writes it; the default must be added last."""
         if name == self._default:
             epilog = "\n".join(["other commands, each with its own --help:", *self._forms, "", options.pop("epilog")])
+            self.description = options["description"]
             options |= {"prog": self.prog, "epilog": epilog, "formatter_class": argparse.RawDescriptionHelpFormatter}
         else:
             self._forms.append(f"  {form:30} {help}")

@@ -10,9 +10,6 @@ import pytest
 import torch
 from doubles import counting_context, tiny_model
 
-from pipelines import config as configs
-from pipelines.cli import index_masstool
-from pipelines.cli import main as cli
 from pipelines.config import parse
 from pipelines.data.training_sets import labelled_set
 from pipelines.index.ablation import PARTS, ablation, table
@@ -90,23 +87,6 @@ def test_dev_queries_do_not_answer_themselves(data: Path, tmp_path: Path, monkey
     for split in ("dev", "test"):
         ablation(config(data, tmp_path), context, split, ("graph",))
     assert pools == [(64, 0, 0)] * 2 + [(64, 16, 16)] * 2
-
-
-def test_learning_again_is_left_out_of_an_ablation_which_says_so(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
-    monkeypatch.setattr(index_masstool, "make_context", lambda *_: context)
-    (tmp_path / "config.yaml").write_text(configs.dump(config(data, tmp_path)))
-    told = []
-    for sets in ([], ["--set", "retrievers.masstool.train.again=true"]):
-        found = tmp_path / f"{len(sets)}.json"
-        words = ["ablate", str(tmp_path / "config.yaml"), "--without", "graph", "--output", str(found), *sets]
-        assert cli.index(words) == 0
-        told.append((found.read_text(), capsys.readouterr().err))
-    assert told[0][0] == told[1][0]
-    assert "train.again is left out" not in told[0][1]
-    assert "train.again is left out" in told[1][1]
 
 
 def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
