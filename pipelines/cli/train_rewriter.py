@@ -43,7 +43,11 @@ def run_targets(arguments: argparse.Namespace) -> int:
     targets = make_targets(config, make_context(arguments.device, sys.stderr.isatty()))
     facts = targets.facts
     files = {f"{split}.jsonl": write_examples(examples) for split, examples in targets.splits.items()}
-    files |= {TEMPLATE_FILE: targets.template.dump(), "config.yaml": configs.dump(config), "targets.json": as_json(facts)}
+    files |= {
+        TEMPLATE_FILE: targets.template.dump(),
+        "config.yaml": configs.dump(config),
+        "targets.json": as_json(facts),
+    }
     (output / "targets.json").unlink(missing_ok=True)  # written last: without it the folder is incomplete
     write_files(output, files)
     counts = ", ".join(f"{count} {split}" for split, count in facts["examples"].items())
