@@ -1,4 +1,4 @@
-// A pasted catalogue: read by the server, looked at here, added in as many changes as the server's limits ask for.
+// Add a pasted catalogue: the server parses it, the user picks tools, they are added in batches within its limits.
 
 import { call, Failure } from "./api.js";
 import { labels } from "./ask.js";
@@ -6,7 +6,7 @@ import { $, count, el, fill, foreign, scrolling, trouble } from "./dom.js";
 
 let about = null;
 
-export function begin() {
+export function init() {
   $("add-form").addEventListener("submit", (event) => {
     event.preventDefault();
     read();
@@ -30,12 +30,12 @@ export function begin() {
   });
 }
 
-export function told(found) {
-  about = found;
+export function setAbout(value) {
+  about = value;
   const may = about?.scopes.includes("write");
-  const said = about ? "You need a key with the scope “write” to add tools." : "You need a key to add tools.";
+  const text = about ? "You need a key with the scope “write” to add tools." : "You need a key to add tools.";
   const enter = el("button", { type: "button", onclick: () => $("key-button").click() }, "Enter a key");
-  fill($("add-key"), !may && el("div", { class: "notice" }, el("p", {}, said), enter));
+  fill($("add-key"), !may && el("div", { class: "notice" }, el("p", {}, text), enter));
 }
 
 export function show() {}
@@ -50,9 +50,9 @@ async function take(file) {
 }
 
 function tooLarge() {
-  const most = about ? `${Math.floor(about.limits.bytes / 1024).toLocaleString("en")} KiB` : "the server takes";
+  const limit = about ? `${Math.floor(about.limits.bytes / 1024).toLocaleString("en")} KiB` : "the server allows";
   const way = "raise limits.bytes in the server’s config, or use rewrite-index add";
-  return new Failure(413, `The document is larger than ${most}: ${way}.`);
+  return new Failure(413, `The document is larger than ${limit}: ${way}.`);
 }
 
 async function read() {
@@ -82,7 +82,7 @@ function preview(tools) {
   const outcome = el("div", { role: "status" });
   const tally = () => {
     const chosen = rows.filter(({ box }) => box.checked).length;
-    button.textContent = chosen ? `Add ${count(chosen, "tool", "tools")}` : "Nothing is chosen";
+    button.textContent = chosen ? `Add ${count(chosen, "tool", "tools")}` : "Select tools to add";
     button.disabled = !chosen;
     button.hidden = rows.every(({ box }) => box.disabled);
     all.checked = chosen > 0 && rows.every(({ box }) => box.checked || box.disabled);
@@ -96,8 +96,8 @@ function preview(tools) {
   const body = el("tbody", { onchange: tally }, rows.map(line));
   button.addEventListener("click", () => put(rows, button, outcome, tally));
   const kinds = ["new", "changed", "same"].map((state) => [tools.filter((tool) => tool.state === state).length, state]);
-  const said = kinds.filter(([many]) => many).map(([many, state]) => `${many.toLocaleString("en")} ${WORDS[state]}`);
-  const summary = `${count(tools.length, "tool", "tools")}: ${said.join(", ")}.`;
+  const counts = kinds.filter(([number]) => number).map(([number, state]) => `${number.toLocaleString("en")} ${WORDS[state]}`);
+  const summary = `${count(tools.length, "tool", "tools")}: ${counts.join(", ")}.`;
   $("read-said").textContent = summary;
   fill(
     $("read"),
@@ -125,21 +125,21 @@ function line({ tool, box }) {
   );
 }
 
-// As many tools at a time as the server takes, in number and in bytes.
-function* changes(rows) {
-  let some = [];
+// Batches within the server's limits of tools and bytes.
+function* batches(rows) {
+  let batch = [];
   let size = 100;
   for (const row of rows) {
     const { state, ...tool } = row.tool;
     const bytes = new TextEncoder().encode(JSON.stringify(tool)).length + 1;
-    if (some.length && (some.length >= about.limits.tools || size + bytes > about.limits.bytes)) {
-      yield some;
-      [some, size] = [[], 100];
+    if (batch.length && (batch.length >= about.limits.tools || size + bytes > about.limits.bytes)) {
+      yield batch;
+      [batch, size] = [[], 100];
     }
-    some.push({ ...row, sent: tool });
+    batch.push({ ...row, sent: tool });
     size += bytes;
   }
-  if (some.length) yield some;
+  if (batch.length) yield batch;
 }
 
 async function put(rows, button, outcome, tally) {
@@ -149,11 +149,11 @@ async function put(rows, button, outcome, tally) {
   button.disabled = true;
   fill(outcome, bar);
   try {
-    for (const some of changes(chosen)) {
-      const change = await call("PUT", "/v1/tools", { tools: some.map(({ sent }) => sent) });
-      for (const what of Object.keys(done)) done[what] += change[what];
-      bar.value += some.length;
-      for (const { box } of some) {
+    for (const batch of batches(chosen)) {
+      const change = await call("PUT", "/v1/tools", { tools: batch.map(({ sent }) => sent) });
+      for (const kind of Object.keys(done)) done[kind] += change[kind];
+      bar.value += batch.length;
+      for (const { box } of batch) {
         box.checked = false;
         box.disabled = true;
         box.closest("tr").querySelector(".badge").textContent = WORDS.added;
@@ -169,7 +169,7 @@ async function put(rows, button, outcome, tally) {
 }
 
 function outcomeOf({ added, updated, unchanged }) {
-  const parts = [added && `added ${added}`, updated && `replaced ${updated}`, unchanged && `kept ${unchanged} as before`];
-  const said = parts.filter(Boolean).join(", ");
-  return `${said.charAt(0).toUpperCase()}${said.slice(1)}. They can be found from now on.`;
+  const parts = [added && `added ${added}`, updated && `replaced ${updated}`, unchanged && `left ${unchanged} unchanged`];
+  const text = parts.filter(Boolean).join(", ");
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}. Searches find them from now on.`;
 }

@@ -1,17 +1,17 @@
-// The server, asked with the key that the user typed. It is kept in this tab, or in memory where that is refused.
+// Requests to the server with the user's key, which is kept in this tab's session storage, or in memory.
 
 const NAME = "toolrewrite-key";
-let held = "";
+let current = "";
 try {
-  held = sessionStorage.getItem(NAME) ?? "";
+  current = sessionStorage.getItem(NAME) ?? "";
 } catch {
-  // no storage: the key lives as long as the page
+  // no storage: the key is lost when the page is closed
 }
 
 export const key = {
-  get: () => held,
+  get: () => current,
   set(value) {
-    held = value;
+    current = value;
     try {
       if (value) sessionStorage.setItem(NAME, value);
       else sessionStorage.removeItem(NAME);
@@ -19,7 +19,7 @@ export const key = {
       // as above
     }
   },
-  fit: (value) => /^[\x21-\x7e]+$/.test(value),
+  isValid: (value) => /^[\x21-\x7e]+$/.test(value),
 };
 
 export class Failure extends Error {
@@ -31,30 +31,30 @@ export class Failure extends Error {
 
 export async function fetched(path, options = {}) {
   const headers = { ...options.headers };
-  if (held) headers.Authorization = `Bearer ${held}`;
+  if (current) headers.Authorization = `Bearer ${current}`;
   const rest = { cache: "no-store", credentials: "omit", redirect: "error", ...options, headers };
   let response;
   try {
     response = await fetch(path, rest);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Failure(0, "The server does not answer. It may have been stopped, or the network is gone.");
+    throw new Failure(0, "The server does not answer. It may be stopped, or the network is down.");
   }
   if (!response.ok) throw await refused(response);
   return response;
 }
 
 async function refused(response) {
-  if (response.status === 401 && !held) return new Failure(401, "This server wants an API key.");
-  let said = `The server answered ${response.status}`;
+  if (response.status === 401 && !current) return new Failure(401, "This server needs an API key.");
+  let text = `The server answered ${response.status}`;
   try {
-    said = (await response.json()).error.message;
+    text = (await response.json()).error.message;
   } catch {
-    // something between us and the server answered
+    // the answer is not the server's, but a proxy's
   }
   const wait = response.status === 429 ? response.headers.get("Retry-After") : null;
-  const whole = said.charAt(0).toUpperCase() + said.slice(1);
-  return new Failure(response.status, wait ? `${whole} (in ${wait} s).` : /[.!?]$/.test(whole) ? whole : `${whole}.`);
+  const sentence = text.charAt(0).toUpperCase() + text.slice(1);
+  return new Failure(response.status, wait ? `${sentence} (in ${wait} s).` : /[.!?]$/.test(sentence) ? sentence : `${sentence}.`);
 }
 
 export async function call(method, path, body, signal) {

@@ -1,4 +1,4 @@
-// Which view is shown, who is asking, and what the server is.
+// Routing between views, the API key, and the status line.
 
 import { call, key, Failure } from "./api.js";
 import { $, count, el, fill, foreign, trouble } from "./dom.js";
@@ -32,23 +32,23 @@ function route() {
   VIEWS[view].show(new URLSearchParams(query ?? ""), about);
 }
 
-async function learn() {
+async function loadAbout() {
   try {
     about = await call("GET", "/v1/about");
   } catch (failure) {
     about = null;
-    tell(failure);
+    showStatus(failure);
     return failure;
   }
-  tell(null);
+  showStatus(null);
   return null;
 }
 
-function tell(failure) {
+function showStatus(failure) {
   const named = about && key.get();
   fill($("key-state"), named ? foreign(`Key: ${about.caller}`) : "Key");
   $("key-button").classList.toggle("wanted", failure?.status === 401);
-  for (const part of [...Object.values(VIEWS), tool]) part.told?.(about, failure);
+  for (const part of [...Object.values(VIEWS), tool]) part.setAbout?.(about, failure);
   if (!about) {
     fill($("status"), failure ? failure.message : "");
     return;
@@ -62,13 +62,13 @@ function tell(failure) {
     }
   }
   if (about.models.length === 1) facts.push("no rewriter");
-  fill($("status"), facts.flatMap((fact, place) => (place ? [" · ", fact] : [fact])).flat());
+  fill($("status"), facts.flatMap((fact, index) => (index ? [" · ", fact] : [fact])).flat());
 }
 
 function keys() {
   const dialog = $("key-dialog");
   $("key-button").addEventListener("click", () => {
-    who();
+    showCaller();
     fill($("key-trouble"));
     $("key").value = "";
     $("key-forget").hidden = !key.get();
@@ -78,13 +78,13 @@ function keys() {
   $("key-form").addEventListener("submit", async (event) => {
     event.preventDefault();
     const typed = $("key").value.trim();
-    if (!typed || !key.fit(typed)) {
-      fill($("key-trouble"), trouble(new Failure(422, "Type or paste a key, which has no spaces in it.")));
+    if (!typed || !key.isValid(typed)) {
+      fill($("key-trouble"), trouble(new Failure(422, "Type or paste a key without spaces.")));
       return;
     }
     const before = key.get();
     key.set(typed);
-    const failure = await learn();
+    const failure = await loadAbout();
     if (failure) {
       fill($("key-trouble"), el("p", { class: "trouble" }, foreign(failure.message)));
       if (failure.status === 401) key.set(before);
@@ -96,18 +96,18 @@ function keys() {
   $("key-forget").addEventListener("click", async () => {
     key.set("");
     dialog.close();
-    await learn();
+    await loadAbout();
     route();
   });
 }
 
-function who() {
-  if (!about && key.get()) fill($("key-who"), "The key in use is not known here any more.");
-  else if (!about) fill($("key-who"), "This server answers nobody without a key.");
+function showCaller() {
+  if (!about && key.get()) fill($("key-who"), "The server no longer knows this key.");
+  else if (!about) fill($("key-who"), "This server answers only with a key.");
   else {
     const may = about.scopes.length ? about.scopes.join(" and ") : "nothing";
-    const held = ["Now in use: ", foreign(about.caller), `, which may ${may}.`];
-    fill($("key-who"), key.get() ? held : `Without a key you may ${may}.`);
+    const used = ["Key in use: ", foreign(about.caller), `, which may ${may}.`];
+    fill($("key-who"), key.get() ? used : `Without a key you may ${may}.`);
   }
 }
 
@@ -123,10 +123,10 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   $("main").focus();
 });
-for (const view of Object.values(VIEWS)) view.begin?.();
+for (const view of Object.values(VIEWS)) view.init?.();
 keys();
 shortcuts();
 addEventListener("hashchange", route);
-addEventListener("catalogue-changed", learn);
-await learn();
+addEventListener("catalogue-changed", loadAbout);
+await loadAbout();
 route();

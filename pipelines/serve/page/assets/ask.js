@@ -1,16 +1,16 @@
-// A request in, and the answer twice: raw at once, rewritten when the model has answered.
+// Search: the raw ranking at once, the rewritten one when the model has answered.
 
 import { call } from "./api.js";
 import { $, el, fill, foreign, trouble } from "./dom.js";
 import { detection, rewrites, times } from "./outcome.js";
 import { moved, rankings, summary } from "./rankings.js";
 
-const DEPTH = 50; // asked for, so that a tool that left the first places can be told where it went
+const DEPTH = 50; // deep enough to show where a tool went that left the first ranks
 let about = null;
 let shown = "";
 let asking = null;
 
-export function begin() {
+export function init() {
   $("ask-form").addEventListener("submit", (event) => {
     event.preventDefault();
     submit();
@@ -21,7 +21,7 @@ export function begin() {
       submit();
     }
   });
-  for (const id of ["places", "rewrite"]) $(id).addEventListener("change", () => shown && submit());
+  for (const id of ["top", "rewrite"]) $(id).addEventListener("change", () => shown && submit());
   for (const id of ["provider", "category"]) $(id).addEventListener("focus", labels, { once: true });
 }
 
@@ -32,19 +32,19 @@ export async function labels() {
       fill($(kind), found[kind].map(({ label, tools }) => el("option", { value: label, label: `${label} (${tools})` })));
     return found;
   } catch {
-    return null; // suggestions only: what is typed still counts
+    return null; // only suggestions are missing
   }
 }
 
-export function told(found, failure) {
-  about = found;
+export function setAbout(value, failure) {
+  about = value;
   const rewriter = about?.models.find((model) => model.role === "rewriter");
   $("rewrite-option").hidden = !rewriter;
   if (about) {
     $("utterance").maxLength = about.limits.characters;
     $("deadline").max = about.max_deadline_ms;
     $("deadline").placeholder = about.deadline_ms;
-    for (const option of $("places").options) option.disabled = Number(option.value) > about.limits.k;
+    for (const option of $("top").options) option.disabled = Number(option.value) > about.limits.k;
   }
   if (!shown) fill($("answer"), failure ? trouble(failure) : about ? welcome(rewriter) : []);
 }
@@ -52,11 +52,11 @@ export function told(found, failure) {
 function welcome(rewriter) {
   const steps = rewriter
     ? [
-        "The request is searched as it is.",
-        "A small model rewrites it in the catalogue’s words, and each line is searched, too.",
-        "Both are joined; you see what moved, and what it took.",
+        "The request is searched as you typed it.",
+        "A small model rewrites it in the catalogue’s words; each line is searched as well.",
+        "Both rankings are fused; you see which tools moved, and the time by stage.",
       ]
-    : ["The request is searched as it is; this server has no rewriter.", "You see the tools in order, and what it took."];
+    : ["The request is searched as you typed it; this server has no rewriter.", "You see the tools by rank, and the time by stage."];
   const inside = el("div", { class: "inside" });
   labels().then((found) => found && fill(inside, providers(found.providers)));
   return [el("ol", { class: "steps" }, steps.map((step) => el("li", {}, step))), inside];
@@ -69,7 +69,7 @@ function providers(all) {
     return el("li", {}, el("a", { href }, foreign(label), " ", el("small", {}, `${tools}`)));
   });
   const rest = all.length > 12 ? el("li", {}, el("a", { href: "#/catalogue" }, "and more …")) : null;
-  return [el("h2", {}, "What can be asked for here"), el("ul", { class: "chips" }, links, rest)];
+  return [el("h2", {}, "Providers"), el("ul", { class: "chips" }, links, rest)];
 }
 
 export function show(parameters) {
@@ -80,15 +80,15 @@ export function show(parameters) {
       asking?.abort();
       shown = "";
       $("utterance").value = "";
-      told(about);
+      setAbout(about);
     }
     if (matchMedia("(hover: hover)").matches && (fresh || document.activeElement === document.body)) $("utterance").focus();
     return;
   }
-  for (const id of ["places", "rewrite", "provider", "category", "deadline"])
+  for (const id of ["top", "rewrite", "provider", "category", "deadline"])
     if (parameters.has(id)) $(id).value = parameters.get(id);
   if (["provider", "category", "deadline"].some((id) => $(id).value)) $("more").open = true;
-  if (!$("places").value) $("places").value = "10";
+  if (!$("top").value) $("top").value = "10";
   if (!$("rewrite").value) $("rewrite").value = "auto";
   $("utterance").value = text;
   if (parameters.toString() !== shown) search(text, parameters.toString());
@@ -100,7 +100,7 @@ function submit() {
     $("utterance").focus();
     return;
   }
-  const wanted = new URLSearchParams({ q: text, places: $("places").value });
+  const wanted = new URLSearchParams({ q: text, top: $("top").value });
   if ($("rewrite").value !== "auto") wanted.set("rewrite", $("rewrite").value);
   for (const id of ["provider", "category", "deadline"]) if ($(id).value.trim()) wanted.set(id, $(id).value.trim());
   const hash = `#/?${wanted}`;
@@ -111,11 +111,11 @@ function submit() {
 function body(text, rewrite) {
   const typed = (id) => [$(id).value.trim()].filter(Boolean);
   const filters = { provider: typed("provider"), category: typed("category") };
-  const places = Number($("places").value);
+  const top = Number($("top").value);
   const deadline = Math.round(Number($("deadline").value));
   return {
     utterance: text,
-    k: Math.min(Math.max(DEPTH, places), about?.limits.k ?? DEPTH),
+    k: Math.min(Math.max(DEPTH, top), about?.limits.k ?? DEPTH),
     rewrite,
     ...(filters.provider.length || filters.category.length ? { filters } : {}),
     ...(deadline > 0 && rewrite !== "off" ? { deadline_ms: deadline } : {}),
@@ -127,13 +127,13 @@ async function search(text, wanted) {
   const mine = (asking = new AbortController());
   shown = wanted;
   const mode = $("rewrite-option").hidden ? "off" : $("rewrite").value;
-  const state = { text, places: Number($("places").value), mode, about, raw: null, final: null, waiting: mode !== "off" };
+  const state = { text, top: Number($("top").value), mode, about, raw: null, final: null, waiting: mode !== "off" };
   $("ask-said").textContent = "Searching";
   $("answer").setAttribute("aria-busy", "true");
   try {
     const both = [ask(body(text, "off"), mine, (found) => (state.raw = found))];
     if (mode !== "off") both.push(ask(body(text, mode), mine, (found) => Object.assign(state, { final: found, waiting: false })));
-    for (const each of both) each.then(() => mine === asking && state.raw && draw(state), () => {});
+    for (const request of both) request.then(() => mine === asking && state.raw && draw(state), () => {});
     await Promise.all(both);
     $("ask-said").textContent = summary(moved(state));
   } catch (failure) {
@@ -159,6 +159,6 @@ function draw(state) {
     $("answer"),
     el("div", { class: "outcome" }, detection(state), rewrites(state), times(state)),
     rankings(state),
-    el("p", { class: "prints" }, prints.flatMap(([what, print], place) => [place ? " · " : "", `${what} `, foreign(print)])),
+    el("p", { class: "prints" }, prints.flatMap(([what, print], index) => [index ? " · " : "", `${what} `, foreign(print)])),
   );
 }

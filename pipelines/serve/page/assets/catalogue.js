@@ -1,4 +1,4 @@
-// The catalogue, a page at a time: by name as it is typed, or by meaning.
+// Browse the catalogue page by page: by name while typing, or by meaning.
 
 import { call } from "./api.js";
 import { labels } from "./ask.js";
@@ -10,32 +10,32 @@ let asking = null;
 let about = null;
 let visible = false;
 
-export function begin() {
+export function init() {
   let timer = 0;
   const later = () => {
     clearTimeout(timer);
-    timer = setTimeout(remember, 180);
+    timer = setTimeout(updateUrl, 180);
   };
   $("catalogue-form").addEventListener("submit", (event) => {
     event.preventDefault();
     clearTimeout(timer);
-    remember();
+    updateUrl();
   });
   $("wanted").addEventListener("input", () => by() === "name" && later());
   for (const radio of document.querySelectorAll("input[name=by]"))
     radio.addEventListener("change", () => {
       $("wanted").placeholder = by() === "name" ? "Part of a name or id" : "What a tool should do";
-      remember();
+      updateUrl();
     });
   for (const id of ["of-provider", "of-category"]) {
     $(id).addEventListener("focus", labels, { once: true });
-    $(id).addEventListener("change", remember);
+    $(id).addEventListener("change", updateUrl);
   }
   addEventListener("catalogue-changed", () => visible && load());
 }
 
-export function told(found) {
-  about = found;
+export function setAbout(value) {
+  about = value;
 }
 
 function by() {
@@ -53,8 +53,8 @@ export function show(parameters) {
   load();
 }
 
-// The address tells what is shown, so that it can be sent to somebody.
-function remember() {
+// Keep the view in the URL, so that it can be shared.
+function updateUrl() {
   const wanted = new URLSearchParams();
   if ($("wanted").value.trim()) wanted.set("q", $("wanted").value.trim());
   if (by() === "meaning") wanted.set("by", "meaning");
@@ -87,8 +87,8 @@ async function nearest(text, signal) {
   const body = { utterance: text, k: Math.min(PAGE, about?.limits.k ?? PAGE), rewrite: "off" };
   if (provider || category) body.filters = { provider: provider ? [provider] : [], category: category ? [category] : [] };
   const { tools } = (await call("POST", "/v1/search", body, signal)).results[0];
-  const said = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "Nothing was found";
-  $("catalogue-said").textContent = said;
+  const text = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "No tool found";
+  $("catalogue-said").textContent = text;
   fill($("tools"), list(tools));
 }
 
@@ -102,7 +102,7 @@ async function named(text, signal) {
   $("catalogue-said").textContent = count(page.total, "tool", "tools") + of;
   const all = list(page.tools);
   const other = el("button", { type: "button", onclick: meaning }, "Search by meaning");
-  if (!page.total && text) fill($("tools"), el("p", { class: "empty" }, "No name or id holds that. ", other));
+  if (!page.total && text) fill($("tools"), el("p", { class: "empty" }, "No name or id contains that. ", other));
   else if (!page.total) fill($("tools"), el("p", { class: "empty" }, "No tool has these labels."));
   else fill($("tools"), all, more(all, wanted, page.next, signal));
 }
@@ -145,7 +145,7 @@ function item(tool) {
       "div",
       { class: "what" },
       el("button", { type: "button", class: "open", onclick: () => open(tool.id, tool) }, foreign(tool.name)),
-      labels.length ? el("span", { class: "by" }, labels.flatMap((label, place) => [place ? " · " : "", foreign(label)])) : null,
+      labels.length ? el("span", { class: "by" }, labels.flatMap((label, index) => [index ? " · " : "", foreign(label)])) : null,
       tool.description ? el("p", { class: "about" }, foreign(tool.description)) : null,
     ),
   );

@@ -1,6 +1,6 @@
-// Elements out of plain values. A string is always text: nothing here makes markup, and the browser would refuse it.
+// Create elements. Strings always become text, never markup; trusted types enforce it.
 
-// Control characters, halves of characters, and what is invisible or turns the writing direction.
+// Control characters, lone surrogates, invisible characters, and those that change the writing direction.
 const UNSEEN =
   /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Cs}/gu;
 
@@ -25,7 +25,7 @@ export function el(name, properties = {}, ...children) {
   return node;
 }
 
-// A text of somebody else's: cleaned, and its writing direction kept to itself.
+// Untrusted text: cleaned, with its writing direction isolated.
 export function foreign(text, properties = {}) {
   return el("bdi", properties, clean(text));
 }
@@ -43,12 +43,12 @@ export function milliseconds(value) {
   return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;
 }
 
-// A wide table that scrolls by itself, so that the page need not.
+// A wide table that scrolls inside the page.
 export function scrolling(label, table) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
 }
 
-// What went wrong, and a way out where there is one.
+// An error message, with a button to enter a key if that helps.
 export function trouble(failure) {
   const keyless = failure.status === 401 || failure.status === 403;
   return el(

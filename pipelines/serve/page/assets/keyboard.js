@@ -1,4 +1,4 @@
-// Single keys, where nobody is typing, and only as long as the user wants them.
+// Single-key shortcuts; off while typing, and if the user turns them off.
 
 import { $ } from "./dom.js";
 
@@ -25,8 +25,8 @@ function pressed(event) {
   if (event.key === "Escape" && typing && !document.querySelector("dialog[open]")) typing.blur();
   if (typing || !$("single-keys").checked) return;
   if (document.querySelector("dialog[open]")) return;
-  const place = ["1", "2", "3", "4"].indexOf(event.key);
-  if (place >= 0) location.hash = VIEWS[place];
+  const view = ["1", "2", "3", "4"].indexOf(event.key);
+  if (view >= 0) location.hash = VIEWS[view];
   else if (event.key === "/") $(BOXES[shown().dataset.view])?.focus();
   else if (event.key === "?") $("help-dialog").showModal();
   else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
@@ -40,7 +40,7 @@ export function shortcuts() {
     box.checked = localStorage.getItem(NAME) !== "off";
     box.addEventListener("change", () => localStorage.setItem(NAME, box.checked ? "on" : "off"));
   } catch {
-    // no storage: asked anew each time
+    // no storage: on at every start
   }
   document.addEventListener("keydown", pressed);
 }

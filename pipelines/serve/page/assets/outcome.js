@@ -1,61 +1,61 @@
-// What became of a request on its way: detection, rewrites, seconds by stage.
+// Cards for one request: detection, rewrites, time by stage.
 
 import { el, foreign, milliseconds } from "./dom.js";
 
 const FALLBACKS = {
   starting: "The rewriter is not up yet.",
   unavailable: "The rewriter cannot be reached.",
-  circuit_open: "The rewriter failed several times and is left alone for a moment.",
-  busy: "Too many requests wait for the rewriter.",
+  circuit_open: "The rewriter failed several times and is paused for a moment.",
+  busy: "Too many requests are waiting for the rewriter.",
   deadline: "The rewriter did not answer in time.",
-  refused: "The model server does not take the request.",
-  wrong_model: "Another model than the one asked has answered.",
-  garbage: "What the model server sent is no answer.",
-  unparseable: "The model wrote nothing that could be used.",
-  too_long: "The request does not fit into the model.",
-  failed: "The gateway failed; its log tells why.",
+  refused: "The model server rejected the request.",
+  wrong_model: "Another model answered.",
+  garbage: "The model server sent an invalid answer.",
+  unparseable: "The model’s answer cannot be used.",
+  too_long: "The request is too long for the model.",
+  failed: "The gateway failed; see its log.",
 };
 const STAGES = [
-  ["raw", "Raw search", "as the request was typed"],
-  ["rewrite", "Rewriter", "at the same time"],
-  ["lists", "Its lines, searched", ""],
-  ["fuse", "Joined", ""],
+  ["raw", "Raw search", "the request as typed"],
+  ["rewrite", "Rewriter", "in parallel"],
+  ["lists", "Search of its lines", ""],
+  ["fuse", "Fusion", ""],
 ];
 
 function card(title, kind, ...content) {
   return el("section", { class: `card ${kind}`, "aria-label": title }, el("h2", {}, title), ...content);
 }
 
-function told(title, kind, verdict, hint) {
+function verdictCard(title, kind, verdict, hint) {
   return card(title, kind, el("p", { class: "verdict" }, verdict), hint && el("p", { class: "hint" }, hint));
 }
 
 export function detection(state) {
   const found = (state.final ?? state.raw).detection;
-  if (!found) return told("Detection", "", "Not checked", "The index has no detector, so every request is searched.");
-  return found.needs_tool ? told("Detection", "yes", "Needs a tool") : told("Detection", "no", "Needs no tool");
+  if (!found) return verdictCard("Detection", "", "Not checked", "The index has no detector, so every request is searched.");
+  return found.needs_tool ? verdictCard("Detection", "yes", "Needs a tool") : verdictCard("Detection", "no", "Needs no tool");
 }
 
 export function rewrites(state) {
   const { final, about } = state;
-  const say = (kind, verdict, hint) => told("Rewrites", `wide ${kind}`, verdict, hint);
+  const say = (kind, verdict, hint) => verdictCard("Rewrites", `wide ${kind}`, verdict, hint);
   if (state.waiting) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
   if (!final && (!about || about.models.length === 1))
-    return say("", "No rewriter here", "The ranking is that of the request as it was typed.");
-  if (!final) return say("", "Not asked", "You chose to leave it out.");
+    return say("", "No rewriter here", "The ranking is that of the request as typed.");
+  if (!final) return say("", "Not asked", "You turned it off.");
   if (final.fallback) {
-    const said = FALLBACKS[final.fallback.reason] ?? `The rewriter gave nothing (${final.fallback.reason}).`;
-    return say("failed", foreign(said), "The ranking below is that of the request as it was typed.");
+    const text = FALLBACKS[final.fallback.reason] ?? `The rewriter failed (${final.fallback.reason}).`;
+    return say("failed", foreign(text), "The ranking below is that of the request as typed.");
   }
   const rewrite = final.rewrite;
   if (!rewrite) {
     const advice = "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do.";
     return say("", "Not asked", advice);
   }
-  if (!rewrite.lines.length) return say("", "Left as it is", "The rewriter has nothing to add to this request.");
+  if (!rewrite.lines.length) return say("", "Left unchanged", "The rewriter has nothing to add to this request.");
   const notes = [
-    rewrite.cached && "remembered from before",
-    !rewrite.finished && "cut short; its last line is not used",
+    rewrite.cached && "from the cache",
+    !rewrite.finished && "cut off; its last line is not used",
   ].filter(Boolean);
   const lines = rewrite.lines.map((line) => el("li", {}, foreign(line)));
   return card("Rewrites", "wide", el("ol", { class: "lines" }, lines), el("p", { class: "hint" }, notes.join("; ")));
@@ -72,12 +72,12 @@ export function times(state) {
     const title = note && "rewrite" in spent ? `${name}, ${note}` : name;
     return row({}, el("th", { scope: "row", title }, name), bar, spent[stage]);
   });
-  const total = row({ class: "total" }, el("th", { scope: "row" }, "Altogether"), null, spent.total);
+  const total = row({ class: "total" }, el("th", { scope: "row" }, "Total"), null, spent.total);
   return card(
     "Time by stage",
     "time",
     el("table", {}, el("tbody", {}, rows, total)),
-    el("p", { class: "hint" }, `${milliseconds(answer.took)} as this browser saw it`),
+    el("p", { class: "hint" }, `${milliseconds(answer.took)} measured by this browser`),
   );
 }
 

@@ -1,4 +1,4 @@
-// A report in a frame of its own, which has no origin: it cannot reach the page around it, its storage or the server.
+// Show a report in a sandboxed frame without an origin: it cannot reach the page, its storage or the server.
 
 import { fetched } from "./api.js";
 import { $, clean, el, fill, foreign } from "./dom.js";

@@ -15,7 +15,7 @@ export async function show() {
 }
 
 function card({ name, title, headline, written }) {
-  const missing = el("p", { class: "hint" }, "The run has written no report yet.");
+  const missing = el("p", { class: "hint" }, "This run has no report yet.");
   if (written === null) return el("li", { class: "card" }, el("h2", {}, foreign(name)), missing);
   return el(
     "li",

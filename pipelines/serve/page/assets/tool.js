@@ -1,12 +1,12 @@
-// One tool, whole, in a dialog.
+// Dialog with all details of one tool.
 
 import { call } from "./api.js";
 import { $, el, fill, foreign, scrolling, trouble, unseen } from "./dom.js";
 
 let about = null;
 
-export function told(found) {
-  about = found;
+export function setAbout(value) {
+  about = value;
 }
 
 export async function open(id, known = null) {
@@ -28,7 +28,7 @@ function head(tool) {
     {},
     el("h2", { id: "tool-name" }, foreign(tool.name)),
     el("button", { type: "button", class: "quiet round", "data-close": true, "aria-label": "Close" }, "✕"),
-    el("p", { class: "by" }, labels.flatMap((label, place) => [place ? " · " : "", foreign(label)])),
+    el("p", { class: "by" }, labels.flatMap((label, index) => [index ? " · " : "", foreign(label)])),
     el("p", { class: "id" }, el("code", {}, foreign(tool.id))),
   );
 }
@@ -36,12 +36,12 @@ function head(tool) {
 function body(tool) {
   const texts = [tool.name, tool.description, ...tool.parameters.flatMap((one) => [one.name, one.type, one.description])];
   const hidden = texts.reduce((sum, text) => sum + unseen(text), 0);
-  const many = hidden === 1 ? "One invisible character is" : `${hidden} invisible characters are`;
+  const subject = hidden === 1 ? "One invisible character is" : `${hidden} invisible characters are`;
   return [
-    hidden && el("p", { class: "trouble" }, `${many} shown as \ufffd. Honest tools rarely have any.`),
+    hidden && el("p", { class: "trouble" }, `${subject} shown as \ufffd. Honest tools rarely contain any.`),
     tool.description
       ? el("p", { class: "description" }, foreign(tool.description))
-      : el("p", { class: "hint" }, "It has no description, which makes it hard to find."),
+      : el("p", { class: "hint" }, "It has no description, so searches hardly find it."),
     parameters(tool.parameters),
     schema(tool.schema),
     about?.scopes.includes("write") && remover(tool),
@@ -70,26 +70,26 @@ function parameters(all) {
   return scrolling("Parameters", table);
 }
 
-// Asked twice, in place: no one is surprised by a tool that went with one key.
+// Removal needs a second click, so that a slip deletes nothing.
 function remover(tool) {
-  const place = el("div", { class: "row remove" });
-  const first = el("button", { type: "button", class: "quiet", onclick: () => sure() }, "Remove it from the catalogue");
+  const box = el("div", { class: "row remove" });
+  const first = el("button", { type: "button", class: "quiet", onclick: () => sure() }, "Remove from the catalogue");
   const sure = () => {
-    const no = el("button", { type: "button", onclick: () => (fill(place, first), first.focus()) }, "Keep it");
+    const no = el("button", { type: "button", onclick: () => (fill(box, first), first.focus()) }, "Keep");
     const yes = el("button", { type: "button", class: "danger", onclick: gone }, "Remove");
-    fill(place, el("span", {}, "Remove it for everybody?"), yes, no);
+    fill(box, el("span", {}, "Remove it for all users?"), yes, no);
     no.focus();
   };
   const gone = async () => {
     try {
       await call("DELETE", `/v1/tools/${encodeURIComponent(tool.id)}`);
     } catch (failure) {
-      fill(place, trouble(failure));
+      fill(box, trouble(failure));
       return;
     }
     $("tool-dialog").close();
     dispatchEvent(new CustomEvent("catalogue-changed"));
   };
-  fill(place, first);
-  return place;
+  fill(box, first);
+  return box;
 }

@@ -133,7 +133,7 @@ def test_a_request_shows_rewrites_both_rankings_what_moved_and_the_time(browser:
             assert badge == ("new" if by is None else "=" if by == 0 else f"▲ {by}" if by > 0 else f"▼ {-by}")
         assert {"▲", "▼"} & {badge[0] for badge in told}
         assert page.inner_text(".summary").startswith("Rewriting brings in 3 tools, moves 1 up and 2 down")
-        assert at.texts(".time th") == ["Raw search", "Rewriter", "Its lines, searched", "Joined", "Altogether"]
+        assert at.texts(".time th") == ["Raw search", "Rewriter", "Search of its lines", "Fusion", "Total"]
         assert all(time.endswith(("ms", "s")) for time in at.texts(".time td:last-child"))
         assert page.locator(".gutter path").count() == len(set(before) & set(after))
         page.reload()  # the address holds the request
@@ -148,7 +148,7 @@ def test_an_answer_that_cannot_be_used_and_a_server_that_is_gone_are_told(
         page = at.go()
         at.ask("nothing of use about the weather")
         page.wait_for_selector(".card.failed")
-        assert "nothing that could be used" in page.inner_text(".card.failed")
+        assert "answer cannot be used" in page.inner_text(".card.failed")
         assert at.texts(".column h2") == ["Ranking"]
         page.click("#more summary")
         page.fill("#provider", "nobody")
@@ -293,7 +293,7 @@ def test_tools_are_pasted_looked_at_and_added_with_a_key(browser: Any, url: str,
         page.wait_for_function("() => document.querySelectorAll('#tools .open').length === 3")
         for left in (2, 1, 0):
             page.locator("#tools .open").first.click()
-            page.click("text=Remove it from the catalogue")
+            page.click("text=Remove from the catalogue")
             page.click(".remove .danger")
             page.wait_for_function(f"() => document.querySelectorAll('#tools .open').length === {left}")
         kept = page.evaluate("() => [JSON.stringify(localStorage), JSON.stringify(sessionStorage), document.cookie]")
@@ -453,7 +453,7 @@ def test_a_server_that_wants_a_key_says_so_and_opens_with_it(browser: Any, tmp_p
     with running({**config, "reports": {"one": str(tmp_path / "eval")}}) as server, tab(browser, server.url) as at:
         url, page = server.url, at.go()
         page.wait_for_selector("#answer .trouble")
-        assert "wants an API key" in page.inner_text("#answer .trouble")
+        assert "needs an API key" in page.inner_text("#answer .trouble")
         page.click("#answer .trouble button")
         page.fill("#key", KEY)
         page.press("#key", "Enter")
