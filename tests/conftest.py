@@ -41,7 +41,6 @@ SLOW = (
     "pipelines/train/test_sft_survives.py",
     "rewrite/align/test_align.py",
     "pipelines/renew/test_renew.py",
-    "rewrite/align/test_adapter_rollouts.py",
     "pipelines/batch/test_batch_survives.py",
     "pipelines/train/test_two_processes.py",
     "rewrite/backends/test_in_process.py",
