@@ -1,4 +1,4 @@
-"""The examples, run as they stand in docs/examples, with a real gateway and a model that plays by a script."""
+"""The examples of docs/examples run unchanged, with a real gateway and a scripted model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles import BM25_ONLY, plain_context, varied_tools
 from paths import ROOT
 from scripted import ScriptedModel, arguments_for
-from serving import Running
+from serving import Running, running
+
+from retrievers.index import build
 
 EXAMPLES = ROOT / "docs" / "examples"
 QUESTION = "will I need an umbrella in Athens tomorrow"
@@ -28,28 +31,29 @@ UMBRELLA = {
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedModel]:
-    made = ScriptedModel()
+    scripted = ScriptedModel()
     for name, value in {
         "MODEL": "scripted",
-        "OPENAI_BASE_URL": f"{made.url}/v1",
+        "OPENAI_BASE_URL": f"{scripted.url}/v1",
         "OPENAI_API_KEY": "none",
-        "ANTHROPIC_BASE_URL": made.url,
+        "ANTHROPIC_BASE_URL": scripted.url,
         "ANTHROPIC_API_KEY": "none",
         "LANGSMITH_TRACING": "false",
     }.items():
         monkeypatch.setenv(name, value)
-    yield made
-    made.shutdown()
-    made.server_close()
-    assert made.faults == []
+    yield scripted
+    scripted.shutdown()
+    scripted.server_close()
+    assert scripted.faults == []
 
 
 @pytest.fixture
-def gateway(serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    server = serve()
-    assert server.client.put("/v1/tools/weather/umbrella", json=UMBRELLA).status_code == 200
-    monkeypatch.setenv("GATEWAY", server.url)
-    return server
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    build(tmp_path / "index", varied_tools(60), BM25_ONLY, plain_context())
+    with running({"index": str(tmp_path / "index"), "retriever": "bm25"}) as server:
+        assert server.client.put("/v1/tools/weather/umbrella", json=UMBRELLA).status_code == 200
+        monkeypatch.setenv("GATEWAY", server.url)
+        yield server
 
 
 @pytest.fixture
@@ -88,14 +92,14 @@ def test_the_anthropic_client_searches_for_its_tools(
 def test_langchain(gateway: Running, model: ScriptedModel, run: Any, calls: list[Any]) -> None:
     from langchain_openai import ChatOpenAI
 
-    told = example("langchain_tools")["answer"](ChatOpenAI(model="scripted"), QUESTION, run)
-    assert "yes" in told
+    reply = example("langchain_tools")["answer"](ChatOpenAI(model="scripted"), QUESTION, run)
+    assert "yes" in reply
     assert calls == [("weather/umbrella", {"city": "Athens"})]
 
 
 def test_llamaindex(gateway: Running, run: Any, calls: list[Any]) -> None:
-    told = example("llamaindex_tools")["answer"](scripted_llm(), QUESTION, run)
-    assert "yes" in told
+    reply = example("llamaindex_tools")["answer"](scripted_llm(), QUESTION, run)
+    assert "yes" in reply
     assert calls == [("weather/umbrella", {"city": "Athens"})]
 
 

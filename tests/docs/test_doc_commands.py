@@ -1,7 +1,7 @@
-"""Every command in the docs is run: for real where that takes seconds, else with --dry-run, or at least parsed.
+"""Every command in the docs is run for real if that takes seconds, else with --dry-run, or at least parsed.
 
-The commands run in a folder of their own, in the order in which the docs have them, with the repository's configs.
-What no machine can run without a GPU, a server or somebody's data says so in a comment before its block.
+The commands run in a folder of their own, in the order of the docs, with the repository's configs. A block that needs
+a GPU, a server or other data says so in a comment before it.
 """
 
 from __future__ import annotations

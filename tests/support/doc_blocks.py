@@ -25,20 +25,20 @@ class Block:
     page: str
     line: int
     language: str
-    """"" for an indented one."""
+    """Empty for an indented block."""
     text: str
     reason: str
-    """Why nobody can run it here; "": it is run."""
+    """Why it cannot be run in a test; empty: it is run."""
 
     @property
     def name(self) -> str:
-        """Where it stands."""
+        """Page and line."""
         return f"{self.page}:{self.line}"
 
 
 def blocks() -> list[Block]:
-    """All of them. A comment `<!-- not run: why -->` before a block speaks of that block."""
-    found = []
+    """Read all blocks. A comment `<!-- not run: reason -->` applies to the block after it."""
+    read = []
     for page in PAGES:
         reason = ""
         for token in MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8")):
@@ -46,20 +46,20 @@ def blocks() -> list[Block]:
                 reason = " ".join(match[1].split())
             elif token.type in ("fence", "code_block"):
                 line = (token.map or [0])[0] + 1
-                found.append(Block(page.name, line, token.info.strip(), token.content, reason))
+                read.append(Block(page.name, line, token.info.strip(), token.content, reason))
                 reason = ""
-    return found
+    return read
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The commands of a block as words: lines of a shell, or those of an indented block that are ours."""
+    """Split the commands of a block into words: all lines of a shell block, our commands of an indented one."""
     if block.language not in ("", "sh", "bash"):
         return []
-    found = []
+    split = []
     for line in re.sub(r"\\\n\s*", " ", block.text).split("\n"):
         first = line.split(" ", 1)[0]
         if block.language or re.fullmatch(r"rewrite-\w+|make|python|accelerate|curl|export|source", first):
             words = shlex.split(line, comments=True)
             if words:
-                found.append(words)
-    return found
+                split.append(words)
+    return split
