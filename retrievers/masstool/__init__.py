@@ -1,4 +1,5 @@
-"""MassTool (arXiv 2507.00487), made to answer any text and to live: detection, graph, intent and transfer in one index.
+"""MassTool (arXiv 2507.00487): a dense index with votes of similar queries, a query-tool graph and a detector.
 
-model.py says what is computed and why it folds into one inner product a tool; train.py how it is learned.
+model.py describes the score and why it folds into one inner product per tool; training/ trains it; faithful.py is the
+authors' behaviour.
 """

@@ -1,9 +1,9 @@
-"""What training leaves in an index: heads, lenders and the pool of training queries, as plain files.
+"""Files that training leaves in an index: heads, shifts of trained tools, and the pool of training queries.
 
-masstool.safetensors   heads/...; lenders: texts, shifts of their vectors and of their signals; pool: vectors
-pool.jsonl             the training queries with the ids of their tools, in the order of the vectors
-lenders.json           hashes of the lenders' texts, with their rows
-training.json          how it came to that: dev metrics, what dev chose, the detector's threshold
+masstool.safetensors   heads/...; trained_texts, shifts and signal_shifts of trained tools; pool_keys, pool_graph
+pool.jsonl             training queries with the ids of their tools, in the order of pool_keys
+trained_tools.json     hashes of the trained tools' texts, with their rows
+training.json          dev metrics, choices on dev, the detector's threshold
 encoder/               the tuned encoder, where one was tuned
 """
 
@@ -22,119 +22,126 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievers.errors import IndexBroken
+from retrievers.masstool.faithful import heads_class
 from retrievers.masstool.model import Heads
-from retrievers.masstool.neighbour_transfer import lent
+from retrievers.masstool.neighbour_transfer import transferred_shifts
 from retrievers.masstool.settings import MassToolSettings, Modules
-from retrievers.masstool.training.checkpoints import load, save
+from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint, select_prefix, with_prefix
 from retrievers.out_of_memory import report_out_of_memory
 from retrievers.types import ToolId
 
+FORMAT = 2
 WEIGHTS = "masstool.safetensors"
+TENSORS = ("trained_texts", "shifts", "signal_shifts", "pool_keys")
 Pair = tuple[str, tuple[ToolId, ...]]
 """A query, and the tools it needs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """All that searching needs beside the encoder and the tools."""
+class Artifacts:
+    """Everything a search needs beside the encoder and the tools."""
 
     heads: Heads
-    lenders: Tensor
+    trained_texts: Tensor
+    """(trained tools, dimensions) vectors of their texts"""
     shifts: Tensor
-    signals: Tensor
-    hashes: dict[str, int]
-    """Of the lenders' texts, to their rows"""
-    keys: Tensor
-    """(queries of the pool, dimensions)"""
+    """From text vector to tool vector"""
+    signal_shifts: Tensor
+    """From text vector to the signal that the tool contributes to queries"""
+    rows: dict[str, int]
+    """Hash of a trained tool's text -> its row"""
+    pool_keys: Tensor
+    """(pool queries, dimensions)"""
     pairs: list[Pair]
-    facts: dict[str, Any]
-    graph: np.ndarray | None = None
-    """Over the keys, where they are many."""
+    training: dict[str, Any]
+    """Content of training.json"""
+    pool_graph: np.ndarray | None = None
+    """HNSW graph over `pool_keys`, where they are many"""
 
     @property
     def threshold(self) -> float | None:
-        """Where the detector says that a tool is needed; None: there is no detector."""
-        found = self.facts.get("detection")
-        return float(found["threshold"]) if found else None
+        """Threshold of the detector; None: there is none."""
+        detection = self.training.get("detection")
+        return float(detection["threshold"]) if detection else None
 
-    def place(self, documents: Sequence[str], texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors and signals of tools: known ones where training put them, others where text and lenders put them."""
+    def tool_vectors(self, documents: Sequence[str], texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors and signals of tools: trained ones by their own shifts, others by those of similar tools."""
         x = torch.from_numpy(np.ascontiguousarray(texts))
-        known = [self.hashes.get(text_hash(document), -1) for document in documents]
-        rows = torch.tensor(known)
-        fresh, strength = rows < 0, float(self.heads.shares[4])
-        placed = []
-        for moved in (self.shifts, self.signals):
+        rows = torch.tensor([self.rows.get(text_hash(document), -1) for document in documents])
+        new, strength = rows < 0, self.heads.transfer_strength()
+        moved = []
+        for known in (self.shifts, self.signal_shifts):
             shift = torch.zeros_like(x)
-            shift[~fresh] = moved[rows[~fresh]]
-            shift[fresh] = lent(x[fresh], self.lenders, moved, strength)
-            placed.append(x + shift)
-        return functional.normalize(placed[0], dim=-1).numpy(), placed[1].numpy()
+            shift[~new] = known[rows[~new]]
+            shift[new] = transferred_shifts(x[new], self.trained_texts, known, strength)
+            moved.append(x + shift)
+        return functional.normalize(moved[0], dim=-1).numpy(), moved[1].numpy()
 
 
 def text_hash(document: str) -> str:
-    """By which a tool's text is recognised."""
+    """Key by which a trained tool is recognised."""
     return hashlib.sha256(document.encode("utf-8", "replace")).hexdigest()[:24]
 
 
-def blank(settings: MassToolSettings, dimensions: int) -> Learned:
-    """Before any training: plain search, and neighbours among what was confirmed."""
-    modules = Modules(detection=False, transfer="none")
-    plain = replace(settings, train=None, faithful=False, adapter=False, modules=modules)
+def untrained(settings: MassToolSettings, dimensions: int) -> Artifacts:
+    """Artifacts without training: plain search, and votes of confirmed queries."""
+    plain = replace(settings, train=None, faithful=False, modules=Modules(detection=False, transfer="none"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         heads = Heads(plain, dimensions, 0, 0).eval().requires_grad_(False)
     none = torch.zeros(0, dimensions)
-    return Learned(heads, none, none, none, {}, none, [], {})
+    return Artifacts(heads, none, none, none, {}, none, [], {})
 
 
-def store(folder: Path, learned: Learned) -> None:
-    """Writes all of it; `training.json` last."""
-    (folder / "pool.jsonl").write_bytes(encode_pairs(learned.pairs))
-    (folder / "lenders.json").write_text(json.dumps(learned.hashes))
-    tensors = {f"heads/{name}": value for name, value in learned.heads.state_dict().items()}
-    tensors |= {"lenders": learned.lenders, "shifts": learned.shifts, "signals": learned.signals, "keys": learned.keys}
-    if learned.graph is not None:
-        tensors["graph"] = torch.from_numpy(learned.graph)
-    save(folder / WEIGHTS, tensors, {})
-    (folder / "training.json").write_text(json.dumps(learned.facts, indent=1))
+def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
+    """Write all files; `training.json` last."""
+    (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs))
+    (folder / "trained_tools.json").write_text(json.dumps(artifacts.rows))
+    tensors = with_prefix("heads", artifacts.heads.state_dict()) | {name: getattr(artifacts, name) for name in TENSORS}
+    if artifacts.pool_graph is not None:
+        tensors["pool_graph"] = torch.from_numpy(artifacts.pool_graph)
+    save_checkpoint(folder / WEIGHTS, tensors, {"format": FORMAT})
+    (folder / "training.json").write_text(json.dumps(artifacts.training, indent=1))
 
 
-def restore(folder: Path, settings: MassToolSettings) -> Learned:
-    """Reads all of it."""
-    found = load(folder / WEIGHTS)
-    if found is None:
-        raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; build the index again")
-    tensors = found[0]
+def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
+    """Read all files."""
+    stored = load_checkpoint(folder / WEIGHTS)
+    if stored is None:
+        raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; run `rewrite-index build` again")
+    tensors, facts = stored
+    if facts.get("format") != FORMAT:
+        version = facts.get("format", 1)
+        raise IndexBroken(
+            f"{folder} has format {version}, this version reads {FORMAT}; run `rewrite-index build` again"
+        )
     try:
         with report_out_of_memory(folder):
-            state = {name[6:]: value for name, value in tensors.items() if name.startswith("heads/")}
+            state = select_prefix("heads", tensors)
             with torch.random.fork_rng(devices=[]):
-                heads = Heads(settings, tensors["keys"].shape[1], len(state["residual"]), len(state["queries"])).eval()
-            heads.words = state["words"]
+                sizes = tensors["pool_keys"].shape[1], len(state["residual"]), len(state["queries"])
+                heads = heads_class(settings)(settings, *sizes).eval()
+            heads.word_weights = state["word_weights"]
             heads.load_state_dict(state)
-            return Learned(
+            return Artifacts(
                 heads.requires_grad_(False),
-                tensors["lenders"],
-                tensors["shifts"],
-                tensors["signals"],
-                json.loads((folder / "lenders.json").read_text()),
-                tensors["keys"],
-                decode_pairs((folder / "pool.jsonl").read_bytes()),
-                json.loads((folder / "training.json").read_text()),
-                tensors["graph"].numpy() if "graph" in tensors else None,
+                rows=json.loads((folder / "trained_tools.json").read_text()),
+                pairs=decode_pairs((folder / "pool.jsonl").read_bytes()),
+                training=json.loads((folder / "training.json").read_text()),
+                pool_graph=tensors["pool_graph"].numpy() if "pool_graph" in tensors else None,
+                **{name: tensors[name] for name in TENSORS},
             )
     except (KeyError, ValueError, RuntimeError, OSError) as error:
-        raise IndexBroken(f"{folder} is damaged ({type(error).__name__}); build the index again") from error
+        raise IndexBroken(f"{folder} is damaged ({type(error).__name__}); run `rewrite-index build` again") from error
 
 
 def encode_pairs(pairs: Sequence[Pair]) -> bytes:
-    """One line a pair."""
+    """Pairs as JSON lines."""
     lines = (json.dumps({"query": query, "tools": list(tools)}, ensure_ascii=False) for query, tools in pairs)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
 def decode_pairs(data: bytes) -> list[Pair]:
-    """Pairs out of lines."""
+    """Pairs from JSON lines."""
     rows = (json.loads(line) for line in data.split(b"\n") if line)
     return [(row["query"], tuple(row["tools"])) for row in rows]

@@ -1,4 +1,4 @@
-"""MassTool as it lives in an index folder."""
+"""MassTool in an index folder: builds, trains and opens it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense
 from retrievers.errors import BadInput
 from retrievers.kind import Arrays, Block, Context
-from retrievers.masstool.artifacts import Learned, Pair, blank, restore
+from retrievers.masstool.artifacts import Artifacts, Pair, load_artifacts, untrained
 from retrievers.masstool.pool import Pool
-from retrievers.masstool.retriever import Confirmed, DetectingMassTool, MassTool
+from retrievers.masstool.retriever import ConfirmedVotes, DetectingMassTool, MassTool
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.rows import Rows
 from retrievers.text import clean
@@ -23,21 +23,21 @@ from retrievers.training_set import TrainingSet
 
 
 class MassToolKind:
-    """Two vectors a tool on disk (what it is searched by, what it tells its queries), and what was learned."""
+    """Keeps two vectors per tool (for scores, and as signal to queries) and the artifacts of training."""
 
     def __init__(self, settings: MassToolSettings, context: Context, trained: Path | None = None) -> None:
         self._settings, self._context, self._trained = settings, context, trained
         tuned = trained / "encoder" if trained and (trained / "encoder").is_dir() else None
         encoder = Encoder(tuned or context.find_model(settings.model), settings.batch_size, context.device)
         self._encoder: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
-        self._learned: Learned | None = None
+        self._artifacts: Artifacts | None = None
         self._confirmed: tuple[np.ndarray, list[Pair]] | None = None
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
         from retrievers.masstool.training.pipeline import train
 
         if len(sets) != 1:
-            raise BadInput("MassTool learns from one data set")
+            raise BadInput(f"MassTool trains on one data set, got {len(sets)}", "data")
         return train(sets[0], self._settings, self._encoder, work, self._context)
 
     def identity(self) -> dict[str, str]:
@@ -48,8 +48,8 @@ class MassToolKind:
         vectors = embed(self._encoder, texts, self._context)
         if self._trained is None:
             return self._with_graph({"vectors": vectors})
-        placed, signals = self.learned(vectors.shape[1]).place(texts, vectors)
-        return self._with_graph({"vectors": placed, "signals": signals})
+        moved, signals = self.artifacts(vectors.shape[1]).tool_vectors(texts, vectors)
+        return self._with_graph({"vectors": moved, "signals": signals})
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:
         labels = [label for label in blocks[0].arrays if label != "graph"]
@@ -65,31 +65,29 @@ class MassToolKind:
         """Confirmed queries, for the retriever that is opened next."""
         self._confirmed = keys, pairs
 
-    def learned(self, dimensions: int) -> Learned:
-        """What training left, read once."""
-        if self._learned is None:
-            self._learned = (
-                restore(self._trained, self._settings) if self._trained else blank(self._settings, dimensions)
-            )
-        return self._learned
+    def artifacts(self, dimensions: int) -> Artifacts:
+        """Artifacts of training, read once."""
+        if self._artifacts is None:
+            trained, settings = self._trained, self._settings
+            self._artifacts = load_artifacts(trained, settings) if trained else untrained(settings, dimensions)
+        return self._artifacts
 
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
         dimensions = blocks[0].arrays["vectors"].shape[1]
         dense = Dense(self._encoder, blocks, rows, fingerprint, self._settings.ann_effort)
-        learned = self.learned(dimensions)
-        signals = _Stacked([block.arrays.get("signals", block.arrays["vectors"]) for block in blocks])
+        artifacts = self.artifacts(dimensions)
+        signals = _StackedRows([block.arrays.get("signals", block.arrays["vectors"]) for block in blocks])
         live = {rows.ids[row]: int(row) for row in np.flatnonzero(rows.live)}
         keys, pairs = self._confirmed or (np.zeros((0, dimensions), np.float32), [])
-        pool = Pool(learned.keys.numpy(), learned.pairs, live, signals, {query for query, _ in pairs})
-        if learned.graph is not None:
-            pool.with_graph(learned.graph, self._settings.ann_effort)
-        # The authors' score is a sum of six cosines; a vote keeps its weight beside them.
-        scale = 6.0 if learned.heads.settings.faithful else 1.0
-        confirmed = Confirmed(Pool(keys, pairs, live, signals), blank(self._settings, dimensions).heads, scale)
-        found = MassTool(self._encoder, dense, learned, pool, confirmed, rows)
-        return found if learned.threshold is None else DetectingMassTool(found, learned.threshold)
+        pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, {query for query, _ in pairs})
+        if artifacts.pool_graph is not None:
+            pool.use_graph(artifacts.pool_graph, self._settings.ann_effort)
+        heads = untrained(self._settings, dimensions).heads
+        confirmed = ConfirmedVotes(Pool(keys, pairs, live, signals), heads, artifacts.heads.vote_scale)
+        retriever = MassTool(self._encoder, dense, artifacts, pool, confirmed, rows)
+        return retriever if artifacts.threshold is None else DetectingMassTool(retriever, artifacts.threshold)
 
     def _with_graph(self, arrays: Arrays) -> Arrays:
         if len(arrays["vectors"]) <= self._settings.ann_above:
@@ -99,18 +97,18 @@ class MassToolKind:
         return {**arrays, "graph": ann.build(arrays["vectors"], self._settings.ann_links)}
 
 
-class _Stacked:
-    """Several arrays, one under the other, of which only some rows are ever read."""
+class _StackedRows:
+    """Rows of several stacked arrays, read only where they are needed."""
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         self._arrays = arrays
-        self._ends = np.cumsum([len(each) for each in arrays])
+        self._ends = np.cumsum([len(array) for array in arrays])
 
     def __getitem__(self, rows: list[int]) -> np.ndarray:
         wanted = np.asarray(rows, dtype=np.int64)
-        found = np.empty((len(wanted), self._arrays[0].shape[1]), np.float32)
-        places = np.searchsorted(self._ends, wanted, side="right")
-        for place, array in enumerate(self._arrays):
-            here = places == place
-            found[here] = array[wanted[here] - (self._ends[place] - len(array))]
-        return found
+        values = np.empty((len(wanted), self._arrays[0].shape[1]), np.float32)
+        owners = np.searchsorted(self._ends, wanted, side="right")
+        for owner, array in enumerate(self._arrays):
+            here = owners == owner
+            values[here] = array[wanted[here] - (self._ends[owner] - len(array))]
+        return values

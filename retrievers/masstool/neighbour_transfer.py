@@ -1,7 +1,7 @@
-"""What a tool that training never met is given: its text places it, tools that read like it lend what they learned.
+"""Transfer of learned shifts to tools that were not trained, from trained tools with similar texts.
 
-A lender j counts exp((cos(t, j) - 1) / WIDTH): 1 for the same text, .37 at a cosine of .9, .05 at .7. The sum is never
-more than one whole lender's, so that a tool like nothing known stays where its text put it.
+A trained tool j counts exp((cos(t, j) - 1) / WIDTH): 1 for the same text, .37 at a cosine of .9, .05 at .7. The weights
+sum to 1 at most, so that a tool unlike all trained ones keeps the vector of its text.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ import torch
 from torch import Tensor
 
 WIDTH = 0.1
-LENDERS = 8
+MAX_SOURCES = 8
 
 
-def shares(texts: Tensor, lenders: Tensor) -> tuple[Tensor, Tensor]:
-    """(tools, lenders asked) rows and shares."""
-    most = min(LENDERS, len(lenders))
-    best = (texts @ lenders.T).topk(most)
-    counts = torch.exp((best.values.clamp(max=1.0) - 1) / WIDTH)
-    return best.indices, counts / counts.sum(1, keepdim=True).clamp(min=1.0)
-
-
-def lent(texts: Tensor, lenders: Tensor, shifts: Tensor, strength: float) -> Tensor:
-    """(tools, dimensions): how far tools of these texts are shifted by what the lenders were shifted."""
-    if not len(lenders) or not len(texts) or not strength:
+def transferred_shifts(texts: Tensor, trained_texts: Tensor, shifts: Tensor, strength: float) -> Tensor:
+    """(tools, dimensions) shifts for tools of these texts, from the shifts of trained tools."""
+    if not len(trained_texts) or not len(texts) or not strength:
         return torch.zeros_like(texts)
-    rows, weights = shares(texts, lenders)
-    return strength * torch.einsum("tl,tld->td", weights, shifts[rows])
+    nearest = (texts @ trained_texts.T).topk(min(MAX_SOURCES, len(trained_texts)))
+    weights = torch.exp((nearest.values.clamp(max=1.0) - 1) / WIDTH)
+    weights = weights / weights.sum(1, keepdim=True).clamp(min=1.0)
+    return strength * torch.einsum("tl,tld->td", weights, shifts[nearest.indices])

@@ -1,31 +1,31 @@
-"""Trained heads asked without an index: what an index built from them would score, for ablations and experiments."""
+"""Scores of trained heads without an index, for ablations and experiments."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from retrievers.masstool.graph import make_edges, view
+from retrievers.masstool.graph import full_view, make_edges
 from retrievers.masstool.model import Heads
-from retrievers.masstool.training.tensors import Lessons, nearest
+from retrievers.masstool.training.tensors import TrainingTensors, nearest
 
-AT_ONCE = 1024
+BATCH_SIZE = 1024
 
 
 @torch.no_grad()
-def scores(heads: Heads, lessons: Lessons, queries: Tensor) -> Tensor:
-    """(queries, tools). As served: the pool holds the dev queries too, unless faithful; the tools' graph does not."""
+def offline_scores(heads: Heads, tensors: TrainingTensors, queries: Tensor) -> Tensor:
+    """(queries, tools) scores as an index would compute them: dev queries are in the pool, not in the tools' graph."""
     heads.eval()
-    device, count = heads.shares.device, len(lessons.tools)
-    here = lessons.to(str(device))
-    needed = torch.tensor(sorted({row for each in lessons.gold for row in each}), device=device)
-    tools = heads.tools(here.tools, here.train, view(make_edges(lessons.gold, count).to(device)), needed)
-    faithful = heads.settings.faithful
-    keys = here.train if faithful else torch.cat([here.train, here.dev])
-    gold = list(lessons.gold) if faithful else [*lessons.gold, *lessons.dev_gold]
-    seen = view(make_edges(gold, count).to(device))
+    device, count = heads.scales.device, len(tensors.tools)
+    here = tensors.to(str(device))
+    trained = torch.tensor(tensors.trained_tools(), device=device)
+    tools = heads.tools(here.tools, here.train, full_view(make_edges(tensors.gold, count).to(device)), trained)
+    keys, gold = here.train, list(tensors.gold)
+    if heads.pool_includes_dev:
+        keys, gold = torch.cat([keys, here.dev]), [*gold, *tensors.dev_gold]
+    view = full_view(make_edges(gold, count).to(device))
     parts = []
-    for some in torch.split(queries.to(device), AT_ONCE):
-        near = nearest(some, keys, heads.settings.neighbours)
-        parts.append(heads(some, near, keys, seen, tools, None).vectors @ tools.vectors.T)
+    for batch in torch.split(queries.to(device), BATCH_SIZE):
+        near = nearest(batch, keys, heads.settings.neighbours)
+        parts.append(heads(batch, near, keys, view, tools, None).vectors @ tools.vectors.T)
     return torch.cat(parts)

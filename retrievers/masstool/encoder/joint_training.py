@@ -1,7 +1,7 @@
-"""Tunes the encoder for both tasks at once: which tools (listwise, over the catalogue) and whether a tool at all.
+"""Tunes the encoder for retrieval and detection at once: the paper's multi-task loss, reaching the encoder (losses.py).
 
-The paper's multi-task loss, reaching the encoder (aims.py). A plain loop: nothing but torch and sentence-transformers.
-Chance comes from (seed, epoch), so that a killed run goes on at its last checkpoint and ends with the same weights.
+A plain loop over torch and sentence-transformers. All randomness comes from (seed, epoch), so that a killed run resumes
+at its last checkpoint and ends with the same weights.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,225 +21,200 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrievers.dense.encoder import check_device
-from retrievers.dense.tuning.dev_recall import choose_blend, load_blend
-from retrievers.masstool.encoder.losses import Aims
+from retrievers.dense.tuning.dev_recall import choose_blend
+from retrievers.kind import Context
+from retrievers.masstool.encoder.losses import JointLoss
 from retrievers.masstool.encoder.tokens import encode
-from retrievers.masstool.settings import Beside
-from retrievers.masstool.training.checkpoints import load, moments, save, set_moments
-from retrievers.masstool.training.tensors import judge
-from retrievers.settings import WARMUP, WEIGHT_DECAY, DenseTraining
+from retrievers.masstool.settings import EncoderTuning
+from retrievers.masstool.training.checkpoints import (
+    copy_state,
+    load_checkpoint,
+    load_optimizer,
+    optimizer_tensors,
+    save_checkpoint,
+    select_prefix,
+    with_prefix,
+)
+from retrievers.masstool.training.tensors import DevMetrics
+from retrievers.settings import WARMUP, WEIGHT_DECAY
 from retrievers.training_set import TrainingSet
 
-NOTHING = Beside()
-EVERY = 30.0
-"""Seconds between checkpoints: a large encoder's takes as long to write as an epoch."""
+CHECKPOINT_SECONDS = 30.0
+"""Seconds between checkpoints: writing a large encoder takes as long as an epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Where to stop and what to take, for a run that follows an earlier one and is not judged."""
-
-    epoch: int
-    weights: str
-    """last, or averaged"""
-    blend: float
-    """How much of the tuning is kept."""
-
-
-class _Joint:
-    """The model, its losses, and one epoch of them."""
+class JointTrainer:
+    """The encoder, its losses and its optimizer."""
 
     def __init__(
-        self, base: Path, data: TrainingSet, settings: DenseTraining, share: float, device: str, beside: Beside
+        self,
+        base: Path,
+        data: TrainingSet,
+        tuning: EncoderTuning,
+        detection_weight: float,
+        seed: int,
+        context: Context,
     ) -> None:
-        self.data, self.settings, self.device = data, settings, device
-        self.cuda = device.startswith("cuda")
+        self.data, self.tuning, self.seed, self.device = data, tuning, seed, check_device(context.device)
+        self.cuda = self.device.startswith("cuda")
         self.model: Any = SentenceTransformer(
-            str(base), device=device, local_files_only=True, model_kwargs={"dtype": torch.float32}
+            str(base), device=self.device, local_files_only=True, model_kwargs={"dtype": torch.float32}
         )
-        if settings.max_length:
-            self.model.max_seq_length = settings.max_length
-        self.original = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        self.aims = Aims(self.model, data, settings, beside, share, device)
-        self._judge = judge(data.dev.gold, device)
-        named = [*self.model.named_parameters(), *self.aims.tower.named_parameters()]
-        plain = [value for _, value in named if value.ndim < 2]
-        decaying = [value for _, value in named if value.ndim >= 2]
-        groups = [{"params": decaying, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=self.cuda)
-        self.steps = -(-len(data.train) // settings.batch_size)
-        self.mean = self.state() if beside.averaged else {}
-        held = self.model.state_dict()  # the weights themselves, wherever they move
-        self._live = {name: value.detach() for name, value in held.items() if value.is_floating_point()}
+        if tuning.max_length:
+            self.model.max_seq_length = tuning.max_length
+        self.original = copy_state(self.model)
+        self.loss = JointLoss(self.model, data, tuning, detection_weight, seed, self.device)
+        self.metrics = DevMetrics(context.measure, data.dev.gold)
+        self._parameters = [*self.model.parameters(), *self.loss.parameters()]
+        matrices = [value for value in self._parameters if value.ndim >= 2]
+        others = [value for value in self._parameters if value.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=tuning.learning_rate, fused=self.cuda)
+        self.steps = -(-len(data.train) // tuning.batch_size)
+        self.mean = copy_state(self.model) if tuning.auxiliary.ema_decay else {}
+        """Running mean of the weights; empty: none is kept."""
+        weights = self.model.state_dict()
+        self._live = {name: value.detach() for name, value in weights.items() if value.is_floating_point()}
 
     def epoch(self, number: int, bar: Any) -> float:
-        """One pass over the training queries; the mean loss."""
-        generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
+        """Run one pass over the training queries; return the mean loss."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         order = torch.randperm(len(self.data.train), generator=generator)
         self.model.train()
         total = torch.zeros((), device=self.device)
-        every = [*self.model.parameters(), *self.aims.tower.parameters()]
         with torch.random.fork_rng(devices=[self.device] if self.cuda else []):
-            torch.manual_seed(self.settings.seed * 1_000_003 + number)
-            for step, places in enumerate(torch.split(order, self.settings.batch_size)):
-                self._set_rate(number * self.steps + step)
-                loss = self.aims(places, generator)
+            torch.manual_seed(self.seed * 1_000_003 + number)
+            for step, batch in enumerate(torch.split(order, self.tuning.batch_size), number * self.steps):
+                self._set_learning_rate(step)
+                loss = self.loss(batch, generator)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(every, 1.0)
+                nn.utils.clip_grad_norm_(self._parameters, 1.0)
                 self.optimizer.step()
-                self._average(number * self.steps + step)
-                total += loss.detach() * len(places)
-                if bar:
-                    bar.update()
+                self._update_mean(step)
+                total += loss.detach() * len(batch)
+                bar.update()
         self.model.eval()
         return float(total) / len(order)
 
-    def _set_rate(self, step: int) -> None:
-        whole = self.steps * self.settings.epochs
-        warm = max(1, int(WARMUP * whole))
-        share = (step + 1) / warm if step < warm else max(0.0, (whole - step) / max(1, whole - warm))
+    def _set_learning_rate(self, step: int) -> None:
+        total = self.steps * self.tuning.epochs
+        warmup = max(1, int(WARMUP * total))
+        share = (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate * share
+            group["lr"] = self.tuning.learning_rate * share
 
     @torch.no_grad()
-    def _average(self, step: int) -> None:
-        """Moves the mean towards the weights; the first steps, which are far from the last ones, are soon forgotten."""
+    def _update_mean(self, step: int) -> None:
+        """Move the mean towards the weights, faster in the first steps, which are far from the last ones."""
+        if self.mean:
+            decay = min(self.tuning.auxiliary.ema_decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_([self.mean[name] for name in self._live], list(self._live.values()), 1 - decay)
+
+    @torch.no_grad()
+    def dev_metrics(self, model: Any, with_votes: bool = True) -> dict[str, float]:
+        """Dev metrics of the text alone and, where votes are tuned, the mean of them with votes.
+
+        The voters' vectors are this model's, not those that training keeps from many steps.
+        """
+        documents, queries = (encode(model, texts, self.cuda) for texts in (self.loss.documents, self.loss.dev))
+        scores = queries @ documents.T
+        metrics = self.metrics(scores)
+        if not (with_votes and self.loss.votes):
+            return metrics
+        votes = self.loss.votes.votes(queries, encode(model, self.loss.queries, self.cuda))
+        both = torch.softmax(scores / self.tuning.temperature, dim=-1) + votes
+        return {**metrics, "with_votes": self.metrics(both)["mean"]}
+
+    def mean_dev_metrics(self) -> dict[str, float]:
+        """Dev metrics of the averaged weights; empty where there are none."""
         if not self.mean:
-            return
-        share = min(self.aims.beside.averaged, (1 + step) / (10 + step))
-        torch._foreach_lerp_([self.mean[name] for name in self._live], list(self._live.values()), 1 - share)
-
-    def taken(self, weights: str) -> dict[str, Tensor]:
-        """Copies of the last weights, or of the averaged ones."""
-        return {name: value.clone() for name, value in (self.mean if weights == "averaged" else self.state()).items()}
-
-    def judge_mean(self) -> dict[str, float]:
-        """Dev metrics of the averaged weights."""
-        held = self.state()
+            return {}
+        current = copy_state(self.model)
         self.model.load_state_dict(self.mean)
-        found = self.judge(self.model)
-        self.model.load_state_dict(held)
-        return found
+        metrics = self.dev_metrics(self.model)
+        self.model.load_state_dict(current)
+        return metrics
 
-    def choose(self, best: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Leaves in the model as much of the best weights as dev likes, and tells how it came to that.
+    def blend(self, best: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Leave the best blend of original and tuned weights in the model, and describe it.
 
-        By the text alone, as a dense index does it: nobody votes for a tool that no training query needed.
+        By the text alone, as in a dense index: no query votes for a tool that no training query needed.
         """
         self.model.load_state_dict(best)
-        by_text = partial(self.judge, voting=False)
-        kept, scores = choose_blend(self.model, self.original, by_text, self.settings.blends)
-        return {"after": self.judge(self.model), "blend": kept, "blends": scores}
+        by_text = partial(self.dev_metrics, with_votes=False)
+        kept, scores = choose_blend(self.model, self.original, by_text, self.tuning.blends)
+        return {"after": self.dev_metrics(self.model), "blend": kept, "blends": scores}
 
-    def end(self, stop: Stop) -> dict[str, Any]:
-        """Leaves in the model what it was told to take."""
-        load_blend(self.model, self.original, self.taken(stop.weights), stop.blend)
-        return {"blend": f"{stop.blend:g}", "weights": stop.weights}
-
-    @torch.no_grad()
-    def judge(self, model: Any, voting: bool = True) -> dict[str, float]:
-        """Dev metrics of the text alone, and, where the training queries vote, the mean of them with their votes.
-
-        The voters' vectors are this model's: those that training goes by are of many moments, and of other weights.
-        """
-        documents, asked = (encode(model, each, self.cuda) for each in (self.aims.documents, self.aims.dev))
-        scores = asked @ documents.T
-        found = self._judge(scores)
-        if not (voting and self.aims.beside.votes):
-            return found
-        voters = encode(model, self.aims.queries, self.cuda)
-        both = torch.softmax(scores / self.settings.temperature, dim=-1) + self.aims.votes(asked, voters)
-        return {**found, "voted": self._judge(both)["mean"]}
-
-    def state(self) -> dict[str, Tensor]:
-        """Copies of the model's weights."""
-        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-
-    def tensors(self, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All that a checkpoint holds."""
+    def save(self, path: Path, best: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
         parts = {
             "now": self.model.state_dict(),
             "best": best,
             "mean": self.mean,
-            "tower": self.aims.tower.state_dict(),
-            "adam": moments(self.optimizer),
-            "aims": {"voters": self.aims.voters, "known": self.aims.known},
+            "adam": optimizer_tensors(self.optimizer),
+            "loss": self.loss.state(),
         }
-        return {f"{part}/{name}": value for part, each in parts.items() for name, value in each.items()}
+        tensors = {name: value for part, one in parts.items() for name, value in with_prefix(part, one).items()}
+        save_checkpoint(path, tensors, state)
 
-    def go_on(self, tensors: Mapping[str, Tensor]) -> None:
-        """As the checkpoint has it."""
-        self.model.load_state_dict(_part(tensors, "now/"))
-        self.mean = {name: value.to(self.device) for name, value in _part(tensors, "mean/").items()}
-        self.aims.tower.load_state_dict(_part(tensors, "tower/"))
-        set_moments(self.optimizer, _part(tensors, "adam/"))
-        self.aims.voters, self.aims.known = (tensors[f"aims/{name}"].to(self.device) for name in ("voters", "known"))
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore a checkpoint."""
+        self.model.load_state_dict(select_prefix("now", tensors))
+        self.mean = {name: value.to(self.device) for name, value in select_prefix("mean", tensors).items()}
+        load_optimizer(self.optimizer, select_prefix("adam", tensors))
+        self.loss.load_state(select_prefix("loss", tensors))
 
 
 def tune_jointly(
     base: Path,
     data: TrainingSet,
-    settings: DenseTraining,
-    share: float,
+    tuning: EncoderTuning,
+    detection_weight: float,
+    seed: int,
     work: Path,
-    device: str | None,
-    progress: bool,
-    beside: Beside = NOTHING,
-    stop: Stop | None = None,
+    context: Context,
 ) -> Path:
-    """Trains in `work`, or goes on where a killed run stopped there; returns the folder of the tuned encoder.
-
-    `stop`: dev is not asked and nothing is told of it, it may be among what is learned from.
-    """
+    """Train in `work`, or resume a killed run there; return the folder of the tuned encoder."""
     work.mkdir(parents=True, exist_ok=True)
     finished, path = work / "encoder", work / "joint.safetensors"
     if finished.is_dir():
         return finished
-    joint = _Joint(base, data, settings, share, check_device(device), beside)
-    facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": []}
-    before = joint.judge(joint.model) if not stop else {}
-    best = joint.state()
-    if (kept_there := load(path)) is not None:
-        tensors, facts = kept_there
-        best = _part(tensors, "best/")
-        joint.go_on(tensors)
-    whole = settings.epochs * joint.steps
-    bar = tqdm(total=whole, initial=facts["epoch"] * joint.steps, desc="encoder") if progress else None
-    kept_at = -EVERY
-    for number in range(facts["epoch"], settings.epochs):
-        if number >= stop.epoch if stop else number - facts["best_epoch"] >= settings.patience:
+    trainer = JointTrainer(base, data, tuning, detection_weight, seed, context)
+    state: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": []}
+    before, best = trainer.dev_metrics(trainer.model), copy_state(trainer.model)
+    if checkpoint := load_checkpoint(path):
+        tensors, state = checkpoint
+        best = select_prefix("best", tensors)
+        trainer.load(tensors)
+    total, done = tuning.epochs * trainer.steps, state["epoch"] * trainer.steps
+    bar = tqdm(total=total, initial=done, desc="encoder", disable=not context.show_progress)
+    saved_at = -CHECKPOINT_SECONDS
+    for number in range(state["epoch"], tuning.epochs):
+        if number - state["best_epoch"] >= tuning.patience:
             break
         started = time.perf_counter()
-        loss = joint.epoch(number, bar)
-        dev, mean = (joint.judge(joint.model), joint.judge_mean() if joint.mean else {}) if not stop else ({}, {})
-        told = {**dev, **{f"averaged {name}": value for name, value in mean.items()}}
-        facts["epoch"] = number + 1
-        facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": time.perf_counter() - started, **told})
-        for name, found in (("last", dev), ("averaged", mean)):
-            if found and (reached := found.get("voted", found["mean"])) > facts["best"]:
-                facts |= {"best": reached, "best_epoch": number + 1, "weights": name}
-                best = joint.taken(name)
-        if time.perf_counter() - kept_at >= EVERY:
-            save(path, joint.tensors(best), facts)
-            kept_at = time.perf_counter()
-    if bar:
-        bar.close()
-    ending = joint.end(stop) if stop else {"before": before, **joint.choose(best), **facts}
-    wishes = {"settings": asdict(settings), "detection": share, "beside": asdict(beside)}
-    course = {"epoch": facts["epoch"], "history": facts["history"]}
-    return _stored(joint.model, work, finished, {**ending, **course, **wishes})
-
-
-def _part(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
-
-
-def _stored(model: Any, work: Path, finished: Path, facts: Mapping[str, Any]) -> Path:
+        row = {"epoch": number + 1, "loss": trainer.epoch(number, bar)}
+        last, averaged = trainer.dev_metrics(trainer.model), trainer.mean_dev_metrics()
+        row |= {"seconds": time.perf_counter() - started, **last}
+        row |= {f"averaged {name}": value for name, value in averaged.items()}
+        state["epoch"] = number + 1
+        state["history"].append(row)
+        for name, metrics in (("last", last), ("averaged", averaged)):
+            if metrics and (score := metrics.get("with_votes", metrics["mean"])) > state["best"]:
+                state |= {"best": score, "best_epoch": number + 1, "weights": name}
+                weights = trainer.mean if name == "averaged" else trainer.model.state_dict()
+                best = {key: value.detach().clone() for key, value in weights.items()}
+        if time.perf_counter() - saved_at >= CHECKPOINT_SECONDS:
+            trainer.save(path, best, state)
+            saved_at = time.perf_counter()
+    bar.close()
+    settings = {"settings": asdict(tuning), "detection_weight": detection_weight}
+    facts = {"before": before, **trainer.blend(best), **state, **settings}
     part = work / "encoder.part"
     shutil.rmtree(part, ignore_errors=True)
-    model.save_pretrained(str(part), create_model_card=False)
+    trainer.model.save_pretrained(str(part), create_model_card=False)
     (part / "training.json").write_text(json.dumps(facts, indent=1))
     part.rename(finished)
-    (work / "joint.safetensors").unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     return finished

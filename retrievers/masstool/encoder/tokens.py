@@ -1,4 +1,4 @@
-"""Texts that are tokenised once, and encoded by rows: what tuning an encoder asks of them again and again."""
+"""Texts tokenised once and encoded by rows, many times in a tuning."""
 
 from __future__ import annotations
 
@@ -9,88 +9,85 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.masstool.normalize import unit
+from retrievers.masstool.normalize import normalize
 
-AT_ONCE = 512
-"""Texts encoded in one pass where no gradient is needed."""
-PADDED = 2.0
-"""Texts are joined to one pass as long as there is no more than so many times the tokens."""
+BATCH_SIZE = 512
+"""Texts per pass where no gradient is needed."""
+MAX_PADDING = 2.0
+"""Texts are joined to one pass as long as padding multiplies the tokens by no more than this."""
 
 
-class Tokens:
-    """Texts as one table of tokens."""
+class TokenTable:
+    """Tokens of several texts, padded to one table."""
 
     def __init__(self, model: Any, texts: Sequence[str], prompt: str, device: str) -> None:
-        found = model.preprocess([prompt + text for text in texts])
-        tables = {name: value for name, value in found.items() if torch.is_tensor(value) and value.ndim == 2}
+        features = model.preprocess([prompt + text for text in texts])
+        tables = {name: value for name, value in features.items() if torch.is_tensor(value) and value.ndim == 2}
         mask = tables["attention_mask"].cpu()
-        self.left = not bool(mask[:, 0].all())
-        """Is the padding in front? Then no text can be cut or made longer at its end."""
-        self._lengths = torch.full((len(texts),), mask.shape[1]) if self.left else mask.sum(1)
+        self.left_padded = not bool(mask[:, 0].all())
+        """Padding is in front, so that no text can be cut or padded at its end."""
+        self._lengths = torch.full((len(texts),), mask.shape[1]) if self.left_padded else mask.sum(1)
         self._tables, self._device = {name: value.to(device) for name, value in tables.items()}, device
 
     def __len__(self) -> int:
         return len(self._lengths)
 
     def rows(self, rows: Tensor) -> dict[str, Tensor]:
-        """Some of them, as wide as the longest needs; `rows` are on the CPU."""
+        """Tokens of some rows (on the CPU), as wide as the longest of them."""
         longest = int(self._lengths[rows].max())
         here = rows.to(self._device)
         return {name: value[here, :longest] for name, value in self._tables.items()}
 
-    def batches(self, rows: Tensor, size: int) -> list[Tensor]:
-        """The rows in parts of like length, so that little is padding."""
-        return list(torch.split(rows[self.order(rows)], size))
-
-    def order(self, rows: Tensor) -> Tensor:
-        """Places of the rows, by length."""
+    def order_by_length(self, rows: Tensor) -> Tensor:
+        """Positions in `rows`, sorted by length."""
         return self._lengths[rows].argsort(stable=True)
 
 
-def embedded(model: Any, tokens: dict[str, Tensor], cuda: bool) -> Tensor:
-    """(texts, dimensions), each of length 1; half precision stays inside the model."""
+def embed(model: Any, tokens: dict[str, Tensor], cuda: bool) -> Tensor:
+    """(texts, dimensions) unit vectors; half precision stays inside the model."""
     half = torch.bfloat16 if cuda and torch.cuda.is_bf16_supported() else torch.float16
     with torch.autocast("cuda", half, enabled=cuda):
-        found = model(tokens)["sentence_embedding"]
-    return unit(found.float())
+        vectors = model(tokens)["sentence_embedding"]
+    return normalize(vectors.float())
 
 
-def embedded_together(model: Any, parts: Sequence[dict[str, Tensor]], cuda: bool, join: bool) -> list[Tensor]:
-    """The vectors of each part. `join`: in as few passes as padding allows, for a GPU that a pass keeps waiting."""
+def embed_parts(model: Any, parts: Sequence[dict[str, Tensor]], cuda: bool, join: bool) -> list[Tensor]:
+    """Vectors of each part. `join`: in as few passes as padding allows, since a GPU waits for each pass."""
     if not join:
-        return [embedded(model, each, cuda) for each in parts]
-    widths = [each["attention_mask"].shape[1] for each in parts]
+        return [embed(model, part, cuda) for part in parts]
+    widths = [part["attention_mask"].shape[1] for part in parts]
     groups: list[list[int]] = []
-    for place in sorted(range(len(parts)), key=lambda place: -widths[place]):
-        if not groups or _padding([parts[each]["attention_mask"] for each in (*groups[-1], place)]) > PADDED:
+    for index in sorted(range(len(parts)), key=lambda index: -widths[index]):
+        if not groups or _padding([parts[member]["attention_mask"] for member in (*groups[-1], index)]) > MAX_PADDING:
             groups.append([])
-        groups[-1].append(place)
-    found: dict[int, Tensor] = {}
+        groups[-1].append(index)
+    vectors: dict[int, Tensor] = {}
     for group in groups:
-        some, width = [parts[place] for place in group], widths[group[0]]
+        members, width = [parts[index] for index in group], widths[group[0]]
         tokens = {
-            name: torch.cat([functional.pad(each[name], (0, width - each[name].shape[1])) for each in some])
-            for name in some[0]
+            name: torch.cat([functional.pad(part[name], (0, width - part[name].shape[1])) for part in members])
+            for name in members[0]
         }
-        sizes = [len(each["attention_mask"]) for each in some]
-        found |= zip(group, torch.split(embedded(model, tokens, cuda), sizes), strict=True)
-    return [found[place] for place in range(len(parts))]
+        sizes = [len(part["attention_mask"]) for part in members]
+        vectors |= zip(group, torch.split(embed(model, tokens, cuda), sizes), strict=True)
+    return [vectors[index] for index in range(len(parts))]
 
 
 def _padding(masks: Sequence[Tensor]) -> float:
-    """How many times the tokens there are once all are as wide as the widest."""
-    widest = max(each.shape[1] for each in masks)
-    return widest * sum(map(len, masks)) / max(1, sum(each.numel() for each in masks))
+    """Factor by which the tokens grow when all parts are as wide as the widest."""
+    widest = max(mask.shape[1] for mask in masks)
+    return widest * sum(map(len, masks)) / max(1, sum(mask.numel() for mask in masks))
 
 
 @torch.no_grad()
-def encode(model: Any, texts: Tokens, cuda: bool) -> Tensor:
-    """All of them, in order, as a search will see them."""
-    was = model.training
+def encode(model: Any, texts: TokenTable, cuda: bool) -> Tensor:
+    """Vectors of all texts in order, in evaluation mode."""
+    was_training = model.training
     model.eval()
-    parts = texts.batches(torch.arange(len(texts)), AT_ONCE)
-    vectors = torch.cat([embedded(model, texts.rows(part), cuda) for part in parts])
-    model.train(was)
-    found = torch.empty_like(vectors)
-    found[torch.cat(parts).to(vectors.device)] = vectors
-    return found
+    rows = torch.arange(len(texts))
+    batches = torch.split(rows[texts.order_by_length(rows)], BATCH_SIZE)
+    vectors = torch.cat([embed(model, texts.rows(batch), cuda) for batch in batches])
+    model.train(was_training)
+    ordered = torch.empty_like(vectors)
+    ordered[torch.cat(batches).to(vectors.device)] = vectors
+    return ordered

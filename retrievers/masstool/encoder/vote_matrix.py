@@ -1,4 +1,4 @@
-"""How training queries vote: each for its own tools, with a vote that these share."""
+"""Sparse matrix from training queries to their tools."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.masstool.graph import Edges, shares
+from retrievers.masstool.graph import Edges, gold_shares
 
 
-class Ballot:
-    """Who votes for what."""
+class VoteMatrix:
+    """Distributes the weight of each training query equally over its tools."""
 
     def __init__(self, edges: Edges) -> None:
-        self.edges, self.shares = edges, shares(edges)
+        self.edges, self.shares = edges, gold_shares(edges)
         self.by_tool = self.shares.flatten()[edges.by_tool]
 
     def __call__(self, weights: Tensor) -> Tensor:
-        """(askers, tools), out of how much each voter counts, (askers, voters)."""
-        found: Tensor = _Counted.apply(weights, self)  # type: ignore[no-untyped-call]
-        return found
+        """(rows, tools) votes from weights (rows, training queries)."""
+        votes: Tensor = _SparseProduct.apply(weights, self)  # type: ignore[no-untyped-call]
+        return votes
 
 
-class _Counted(torch.autograd.Function):
-    """A product with a sparse matrix; its gradient, one with the transposed, which the table of edges already is.
-
-    Left to itself a sparse matrix is turned and sorted again for every gradient.
-    """
+class _SparseProduct(torch.autograd.Function):
+    """Product with a sparse matrix. The table of edges is its transpose already, which the gradient needs: torch's own
+    sparse product transposes and sorts again for every gradient."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, ballot: Ballot) -> Tensor:
-        ctx.ballot, edges = ballot, ballot.edges
-        turned, each = weights.T.contiguous(), ballot.by_tool
+    def forward(ctx: Any, weights: Tensor, matrix: VoteMatrix) -> Tensor:
+        ctx.matrix, edges = matrix, matrix.edges
+        columns = weights.T.contiguous()
         return functional.embedding_bag(
-            edges.givers, turned, edges.tool_starts, per_sample_weights=each.to(turned.dtype), mode="sum"
+            edges.edge_queries,
+            columns,
+            edges.tool_starts,
+            per_sample_weights=matrix.by_tool.to(columns.dtype),
+            mode="sum",
         ).T
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        padded = functional.pad(gradient.T, (0, 0, 0, 1))  # what is padding in the edges' table has no gradient
-        each = ctx.ballot.shares.to(padded.dtype)
-        return functional.embedding_bag(ctx.ballot.edges.tools, padded, per_sample_weights=each, mode="sum").T, None
+        padded = functional.pad(gradient.T, (0, 0, 0, 1))  # padding in the table of edges has no gradient
+        shares = ctx.matrix.shares.to(padded.dtype)
+        return functional.embedding_bag(ctx.matrix.edges.tools, padded, per_sample_weights=shares, mode="sum").T, None

@@ -1,1 +1,1 @@
-"""Training of MassTool's heads."""
+"""Training of MassTool: encoder, heads, calibration on dev."""

@@ -1,4 +1,4 @@
-"""Where a training stands, in one file that is there whole or not at all."""
+"""Checkpoints: tensors and facts in one file that is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from retrievers.files import disk_room
 from retrievers.out_of_memory import report_out_of_memory
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Writes tensors and facts, durable when this returns."""
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts, durably."""
     part = path.with_name(f"{path.name}.part")
-    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     with disk_room(path.parent):
-        save_file(whole, part, {"facts": json.dumps(facts)})
+        save_file(copies, part, {"facts": json.dumps(facts)})
         with part.open("rb") as stream:
             os.fsync(stream.fileno())
         os.replace(part, path)
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """What was saved; None where there is nothing, or nothing whole."""
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Read tensors and facts; None where the file is missing or damaged."""
     if not path.exists():
         return None
     try:
@@ -40,16 +40,32 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         return None
 
 
-def moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimizer's state as tensors, named by the place of their parameter."""
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors named PREFIX/name."""
+    return {f"{prefix}/{name}": value for name, value in tensors.items()}
+
+
+def select_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors named PREFIX/name, by name."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
+def copy_state(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Copies of a module's weights and buffers."""
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """State of an optimizer, named by the index of the parameter."""
     state = optimizer.state_dict()["state"]
-    return {f"{place}/{name}": torch.as_tensor(value) for place, each in state.items() for name, value in each.items()}
+    return {f"{index}/{name}": torch.as_tensor(value) for index, one in state.items() for name, value in one.items()}
 
 
-def set_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Puts an optimizer's state back."""
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore the state that `optimizer_tensors` returned."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
-        place, _, name = key.partition("/")
-        state.setdefault(int(place), {})[name] = value
+        index, _, name = key.partition("/")
+        state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,62 +1,64 @@
-"""The detector's last step: how much the words count beside the vector, and from where on a tool is needed.
-
-Both the tower and the words were fitted to training labels, so what they are worth together shows only on dev.
-"""
+"""Chooses on dev the detector's threshold and the weight of words beside the vector."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from retrievers.masstool.hashed_words import fit, logits
-from retrievers.masstool.losses import probabilities
+from retrievers.masstool.hashed_words import fit_words, word_logits
 from retrievers.masstool.model import Heads
-from retrievers.masstool.training.calibration import best_threshold
-from retrievers.masstool.training.tensors import Labelled
+from retrievers.masstool.training.tensors import LabelledVectors
 
-SHARES = (0.5, 0.25, 0.75, 0.0, 1.0)
-"""Of the words; the tower has the rest."""
+WORD_SHARES = (0.5, 0.25, 0.75, 0.0, 1.0)
 SPREAD = 2.0
-"""How far both logits lie around their mean before they are mixed: neither drowns the other, and probabilities are not
-all 0 or 1."""
+"""Standard deviation of both logits before they are mixed, so that neither drowns the other."""
 
 
 @torch.no_grad()
-def decide(
-    heads: Heads, labels: Labelled, dev: Labelled, first: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """Leaves in the heads the words' weights and share, and tells the threshold with the best balanced accuracy on dev.
+def choose_threshold(heads: Heads, labels: LabelledVectors, dev: LabelledVectors) -> dict[str, Any] | None:
+    """Leave words' weights and share in the heads; return the threshold with the best balanced accuracy on dev.
 
-    Of equal thresholds the lowest, since searching in vain costs less; of equal shares the more even. Where dev does
-    not hold both kinds of queries, what an earlier run decided, `first`, stands; without one there is no detector.
+    Of equal thresholds the lowest, since a search in vain costs less than a tool withheld; of equal shares the more
+    even. None: dev does not hold both kinds of queries, and there is no detector.
     """
-    if not dev.both():
-        return _stand_by(heads, labels, first) if first else None
+    if not dev.has_both_kinds():
+        return None
     heads.eval()
     needs = dev.needs.cpu().tolist()
-    tower = heads.needs(dev.vectors)
-    if heads.settings.faithful or not (labels.texts and dev.texts and labels.both()):
-        return best_threshold(probabilities(tower).double().cpu().tolist(), needs)
-    weights = fit(labels.texts, labels.needs)
-    worded, tower = logits(weights, dev.texts), tower.cpu().float()
-    spread = [SPREAD / float(each.std().clamp(min=1e-6)) for each in (tower, worded)]
+    tower = heads.detection_logits(dev.vectors)
+    if not (heads.uses_words and labels.texts and dev.texts and labels.has_both_kinds()):
+        return best_threshold(heads.probabilities(tower).double().cpu().tolist(), needs)
+    weights = fit_words(labels.texts, labels.needs)
+    words, tower = word_logits(weights, dev.texts), tower.cpu().float()
+    scales = [SPREAD / float(logits.std().clamp(min=1e-6)) for logits in (tower, words)]
     tried = {}
-    for share in SHARES:
-        mixed = (1 - share) * spread[0] * tower + share * spread[1] * worded
+    for share in WORD_SHARES:
+        mixed = (1 - share) * scales[0] * tower + share * scales[1] * words
         tried[share] = best_threshold(torch.sigmoid(mixed).double().tolist(), needs)
-    best = max(SHARES, key=lambda share: tried[share]["balanced_accuracy"])
-    heads.telling.copy_(torch.tensor([(1 - best) * spread[0], best * spread[1]]))
-    heads.words = weights.to(heads.telling.device) if best else heads.words
-    told = {str(share): each["balanced_accuracy"] for share, each in sorted(tried.items())}
-    return {**tried[best], "words": best, "shares": told, "telling": heads.telling.tolist()}
+    best = max(WORD_SHARES, key=lambda share: tried[share]["balanced_accuracy"])
+    heads.detection_mix.copy_(torch.tensor([(1 - best) * scales[0], best * scales[1]]))
+    heads.word_weights = weights.to(heads.detection_mix.device) if best else heads.word_weights
+    accuracies = {str(share): result["balanced_accuracy"] for share, result in sorted(tried.items())}
+    return {**tried[best], "words": best, "shares": accuracies}
 
 
-def _stand_by(heads: Heads, labels: Labelled, first: Mapping[str, Any]) -> dict[str, Any]:
-    """Threshold and shares of an earlier run, in these heads. Its scores are not theirs, and stand apart."""
-    if "telling" in first:
-        heads.telling.copy_(torch.tensor(first["telling"]))
-        heads.words = fit(labels.texts, labels.needs).to(heads.telling.device) if first["words"] else heads.words
-    numbers = {name: first[name] for name in ("threshold", "words", "telling") if name in first}
-    return {**numbers, "first_run": dict(first)}
+def best_threshold(probabilities: list[float], needs: list[bool]) -> dict[str, Any]:
+    """Try every threshold between two neighbouring probabilities."""
+    order = sorted(set(probabilities))
+    thresholds = [0.0, *((low + high) / 2 for low, high in pairwise(order))]
+    p, y = torch.tensor(probabilities, dtype=torch.float64), torch.tensor(needs)
+    sides = [p[y].sort().values, p[~y].sort().values]
+    cuts = torch.tensor(thresholds, dtype=torch.float64)
+    kept = 1 - torch.searchsorted(sides[0], cuts) / len(sides[0])  # at or above the cut, of those that need a tool
+    refused = torch.searchsorted(sides[1], cuts) / len(sides[1])
+    balanced = (kept + refused) / 2
+    best = int(balanced.argmax())  # the first of equals: the lowest
+    return {
+        "threshold": round(thresholds[best], 6),
+        "balanced_accuracy": float(balanced[best]),
+        "kept": float(kept[best]),
+        "refused": float(refused[best]),
+        "queries": len(probabilities),
+    }

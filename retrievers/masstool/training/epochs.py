@@ -1,9 +1,8 @@
-"""A training of MassTool's heads, epoch after epoch: kept on the way, judged by dev, gone on with after kill -9."""
+"""Runs the epochs of a head training: checkpoints, selection on dev, early stop, resume after kill -9."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,110 +10,88 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from retrievers.kind import Context
+from retrievers.masstool.faithful import trainer_class
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.training.calibration import keep_best, take_over
-from retrievers.masstool.training.checkpoints import load, moments, save, set_moments
-from retrievers.masstool.training.detection_threshold import decide
-from retrievers.masstool.training.tensors import Lessons
-from retrievers.masstool.training.trainer import Learning
+from retrievers.masstool.training.checkpoints import (
+    copy_state,
+    load_checkpoint,
+    load_optimizer,
+    optimizer_tensors,
+    save_checkpoint,
+    select_prefix,
+    with_prefix,
+)
+from retrievers.masstool.training.detection_threshold import choose_threshold
+from retrievers.masstool.training.tensors import TrainingTensors
+from retrievers.masstool.training.trainer import HeadTrainer
+
+CHECKPOINT = "heads.safetensors"
 
 
-def learn(
-    lessons: Lessons,
-    settings: MassToolSettings,
-    work: Path | None,
-    device: str,
-    progress: bool,
-    first: Mapping[str, Any] | None = None,
+def train_heads(
+    tensors: TrainingTensors, settings: MassToolSettings, work: Path | None, context: Context
 ) -> tuple[Heads, dict[str, Any]]:
-    """Trains, or goes on where a killed run stopped; the heads as dev likes them best, and how it came to that.
+    """Train, or resume a killed run; return the heads that are best on dev, and how they came about.
 
-    Without a `work` folder nothing is kept on the way. `first` tells what dev chose in an earlier run: it is taken
-    over and dev is not looked at, since its queries are among those that are learned from (again.py).
+    Without a `work` folder there are no checkpoints.
     """
-    learning = Learning(lessons, settings, device)
-    path = work / "heads.safetensors" if work else None
-    facts: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
-    found = load(path) if path else None
-    warmed = 0
-    if learning.detects and not settings.faithful and (first is not None or learning.lessons.dev_labels.both()):
-        warmed = learning.warm_up(None if first is None else int(first["warm_up"]))
-    start = best = _state(learning.heads)
-    if found is not None:
-        tensors, facts = found
-        best = {name[5:]: value for name, value in tensors.items() if name.startswith("best/")}
-        learning.heads.load_state_dict({n[4:]: v for n, v in tensors.items() if n.startswith("now/")})
-        set_moments(learning.optimizer, {n[4:]: v for n, v in tensors.items() if n.startswith("adam")})
-    best = _epochs(learning, facts, best, first, path, progress)
-    learning.heads.load_state_dict(best)
-    told = take_over(learning.heads, first) if first is not None else _chosen(learning, start, best)
-    decided = (first or {}).get("detection")
-    dev = learning.lessons.dev_labels
-    return learning.heads, {
-        **told,
-        "detection": decide(learning.heads, lessons.labels, dev, decided) if learning.detects else None,
-        "warm_up": warmed,
-        "epochs": facts["epoch"],
-        "best_epoch": facts["best_epoch"],
-        "seconds": facts["seconds"],
-        "history": facts["history"],
+    trainer = trainer_class(settings)(tensors, settings, context)
+    heads, path = trainer.heads, work / CHECKPOINT if work else None
+    state: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
+    warmup_steps = trainer.warm_up()
+    start = best = copy_state(heads)
+    if path and (checkpoint := load_checkpoint(path)):
+        stored, state = checkpoint
+        best = select_prefix("best", stored)
+        heads.load_state_dict(select_prefix("now", stored))
+        load_optimizer(trainer.optimizer, select_prefix("adam", stored))
+    best = _run_epochs(trainer, state, best, path, context.show_progress)
+    heads.load_state_dict(best)
+    plain = trainer.metrics(trainer.tensors.dev @ trainer.tensors.tools.T)
+    before = trainer.dev()
+    chosen = trainer.choose({"trained": best, "untrained": start})
+    after, labels = trainer.dev(), trainer.tensors.dev_labels
+    return heads, {
+        "plain": plain,
+        "before": before,
+        "after": after,
+        **chosen,
+        "detection": choose_threshold(heads, tensors.labels, labels) if trainer.detects else None,
+        "warm_up": warmup_steps,
+        "epochs": state["epoch"],
+        "best_epoch": state["best_epoch"],
+        "seconds": state["seconds"],
+        "history": state["history"],
         "settings": asdict(settings),
     }
 
 
-def _chosen(learning: Learning, start: dict[str, Tensor], best: dict[str, Tensor]) -> dict[str, Any]:
-    """Leaves the heads as dev likes them best, and tells dev metrics of plain search, before and after."""
-    plain = learning.judge(learning.lessons.dev @ learning.lessons.tools.T)
-    before = learning.dev()
-    if learning.settings.faithful:
-        told: dict[str, Any] = {"chosen": {}}
-    else:
-        told = keep_best(learning.heads, learning.dev, {"trained": best, "untrained": start})
-    return {"plain": plain, "before": before, "after": learning.dev(), **told}
-
-
-def _epochs(
-    learning: Learning,
-    facts: dict[str, Any],
-    best: dict[str, Tensor],
-    first: Mapping[str, Any] | None,
-    path: Path | None,
-    progress: bool,
+def _run_epochs(
+    trainer: HeadTrainer, state: dict[str, Any], best: dict[str, Tensor], path: Path | None, progress: bool
 ) -> dict[str, Tensor]:
-    """The epochs that are left, noted in `facts`; the best weights, or the last where an earlier run chose how many."""
-    train = learning.train
-    most = train.epochs if first is None else int(first["best_epoch"]) if first["kept"] == "trained" else 0
-    bar = tqdm(total=most, initial=facts["epoch"], unit="epoch", desc="MassTool") if progress else None
-    for number in range(facts["epoch"], most):
-        if first is None and number - facts["best_epoch"] >= train.patience:
+    """Run the remaining epochs, noted in `state`; return the best weights."""
+    train, heads = trainer.train, trainer.heads
+    bar = tqdm(total=train.epochs, initial=state["epoch"], unit="epoch", desc="MassTool", disable=not progress)
+    for number in range(state["epoch"], train.epochs):
+        if number - state["best_epoch"] >= train.patience:
             break
         started = time.perf_counter()
-        loss = learning.epoch(number)
+        loss = trainer.epoch(number)
         seconds = time.perf_counter() - started
-        dev = learning.dev() if first is None else {}
-        facts["seconds"] += time.perf_counter() - started
-        facts["epoch"] = number + 1
-        facts["history"].append({"epoch": number + 1, "loss": loss, "seconds": seconds, **dev})
-        if first is not None or dev["mean"] > facts["best"]:
-            facts["best_epoch"], best = number + 1, _state(learning.heads)
-            facts["best"] = dev.get("mean")
+        dev = trainer.dev()
+        state["seconds"] += time.perf_counter() - started
+        state["epoch"] = number + 1
+        state["history"].append({"epoch": number + 1, "loss": loss, "seconds": seconds, **dev})
+        if dev["mean"] > state["best"]:
+            state["best"], state["best_epoch"], best = dev["mean"], number + 1, copy_state(heads)
         if path:
-            save(path, _tensors(learning, best), facts)
-        if bar:
-            bar.update()
-            judged = {"recall": f"{dev['recall@5']:.4f}", "best": facts["best_epoch"]} if dev else {}
-            bar.set_postfix(loss=f"{loss:.3f}", **judged)
-    if bar:
-        bar.close()
+            adam = optimizer_tensors(trainer.optimizer)
+            parts = {"now": heads.state_dict(), "adam": adam, "best": best}
+            stored = {name: value for part, one in parts.items() for name, value in with_prefix(part, one).items()}
+            save_checkpoint(path, stored, state)
+        bar.update()
+        bar.set_postfix(loss=f"{loss:.3f}", recall=f"{dev['recall@5']:.4f}", best=state["best_epoch"])
+    bar.close()
     return best
-
-
-def _state(heads: Heads) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in heads.state_dict().items()}
-
-
-def _tensors(learning: Learning, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    now = {f"now/{name}": value for name, value in learning.heads.state_dict().items()}
-    adam = {f"adam{name}": value for name, value in moments(learning.optimizer).items()}
-    return {**now, **adam, **{f"best/{name}": value for name, value in best.items()}}

@@ -1,6 +1,6 @@
-"""What every step of an epoch meets that does not hang on what is learned: drawn and worked out for many steps at once.
+"""Draws the batches of an epoch, with graph views, neighbours, candidates and labels, for many steps at once.
 
-The numbers of a step are small, and a GPU takes longer to be told of them than to compute them.
+The numbers of one step are small: a GPU takes longer to launch their kernels than to compute them.
 """
 
 from __future__ import annotations
@@ -11,110 +11,103 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from retrievers.masstool.graph import Edges, View, distinct, draw, without
-from retrievers.masstool.model import Near
-from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.graph import Edges, GraphView, distinct, draw_dropout, dropout_views
+from retrievers.masstool.model import Neighbours
 
-AT_ONCE = 4_000_000
-"""Edges that are drawn together, over all steps."""
+MAX_EDGES = 4_000_000
+"""Edges drawn together, over all steps."""
+EDGE_DROPOUT = 0.2
+MAX_CANDIDATES = 4096
+"""Tools in the softmax: all that some training query needs, or else gold and a random fill."""
 LABELS = 256
-"""Labelled queries in a step, half of them needing a tool."""
+"""Labelled queries per step, half of them needing a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One batch of training queries."""
 
-    anchors: Tensor
-    seen: View
-    near: Near
-    """Of the anchors, outside the batch unless faithful."""
+    rows: Tensor
+    view: GraphView
+    near: Neighbours
     first: Tensor
-    """Places in the batch where its scenes stand first, one a scene."""
+    """First position in the batch of each of its scenes."""
     scenes: Tensor
-    """These scenes."""
+    """The scenes of `first`."""
     fill: Tensor | None
-    """Candidates beside the batch's own tools; None: all are looked at."""
+    """Random candidates beside the batch's own tools; None: all are candidates."""
     labels: Tensor | None
-    """Labelled queries that are asked; None: none yet."""
+    """Labelled queries; None: not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
-    """What steps are drawn from."""
+class StepSampler:
+    """Draws training steps."""
 
     edges: Edges
-    near: Near
-    """Of every training query, with some to spare."""
-    settings: MassToolSettings
-    needed: int
+    near: Neighbours
+    """Neighbours of every training query, with some to spare."""
+    neighbours: int
+    batch_size: int
+    num_candidates: int
     """Tools that some training query needs."""
     sides: Sequence[Tensor]
-    """Labelled queries that need a tool, and others; empty where they are not asked."""
+    """Labelled queries that need a tool, and others; empty where no labels are drawn."""
 
     def steps(self, order: Tensor, generator: torch.Generator) -> Iterator[Step]:
-        """The batches of training queries in this order."""
-        train, edges = self.settings.train, self.edges
-        assert train is not None
-        batches = torch.split(order, train.batch_size)
-        # Drawn in any case: what follows must not hang on who looks at it.
-        whole = draw(edges, generator)
-        nobody = torch.zeros(1, len(edges.tools), dtype=torch.bool, device=order.device)
-        seen = without(edges, nobody, train.edge_dropout, [whole]) if self.settings.faithful else []
-        # The authors' loss draws as well, between one step and the next.
-        count = 1 if self.settings.faithful else max(1, AT_ONCE // (edges.tools.numel() + len(edges.tools)))
+        """Batches of training queries in this order, each held out of graph and pool."""
+        batches = torch.split(order, self.batch_size)
+        draw_dropout(self.edges, generator)  # not used here; it keeps the draws that follow as they were
+        count = max(1, MAX_EDGES // (self.edges.tools.numel() + len(self.edges.tools)))
         for start in range(0, len(batches), count):
-            yield from self._block(batches[start : start + count], seen, generator)
+            yield from self._block(batches[start : start + count], generator)
 
-    def _block(self, batches: Sequence[Tensor], seen: Sequence[View], generator: torch.Generator) -> Iterator[Step]:
-        """Some steps at once. `seen`: the authors' graph, which is the same for all; else each has its own."""
-        train, faithful = self.settings.train, self.settings.faithful
-        assert train is not None
-        graphs, fills, labels = [], [], []
-        for _ in batches:  # one step after the other, however many are drawn together
-            graphs += [] if faithful else [draw(self.edges, generator)]
-            fills.append(self._fill(train.candidates, generator))
-            labels += [draw_labels(self.sides, generator)] if self.sides and not faithful else []
-        anchors, device = torch.cat(list(batches)), self.edges.tools.device
-        sizes = [len(each) for each in batches]
+    def _block(self, batches: Sequence[Tensor], generator: torch.Generator) -> Iterator[Step]:
+        draws, fills, labels = [], [], []
+        for _ in batches:  # step by step, so that the block size does not change the draws
+            draws.append(draw_dropout(self.edges, generator))
+            fills.append(self.draw_fill(generator))
+            labels += [draw_labels(self.sides, generator)] if self.sides else []
+        rows, device = torch.cat(list(batches)), self.edges.tools.device
+        sizes = [len(batch) for batch in batches]
         numbers = torch.arange(len(batches), device=device)
-        batch = torch.full((len(self.edges.tools),), -1, dtype=torch.long, device=device)
-        batch[anchors] = own = numbers.repeat_interleave(train.batch_size)[: len(anchors)]
-        held_out = batch == numbers[:, None]
-        own_graphs = [] if faithful else without(self.edges, held_out, train.edge_dropout, graphs)
-        asked = labelled(self.sides, labels).unbind() if labels else [None] * len(batches)
-        near = outside(self.near, anchors, None if faithful else batch, self.settings.neighbours)
-        nears = zip(*(torch.split(each, sizes) for each in (near.rows, near.cosines, near.valid)), strict=True)
-        scenes, first = distinct(own * self.edges.sets + self.edges.scenes[anchors])
-        counts = torch.bincount(scenes // self.edges.sets, minlength=len(batches)).tolist()
-        scene_parts = (torch.split(each, counts) for each in (first % train.batch_size, scenes % self.edges.sets))
-        graph = own_graphs or [*seen] * len(batches)
-        for each in zip(batches, graph, (Near(*one) for one in nears), *scene_parts, fills, asked, strict=True):
-            yield Step(*each)
+        batch_of = torch.full((len(self.edges.tools),), -1, dtype=torch.long, device=device)
+        batch_of[rows] = own = numbers.repeat_interleave(self.batch_size)[: len(rows)]
+        views = dropout_views(self.edges, batch_of == numbers[:, None], EDGE_DROPOUT, draws)
+        labelled = label_rows(self.sides, labels).unbind() if labels else [None] * len(batches)
+        near = select_neighbours(self.near, rows, batch_of, self.neighbours)
+        nears = zip(*(torch.split(part, sizes) for part in (near.rows, near.cosines, near.valid)), strict=True)
+        scenes, first = distinct(own * self.edges.num_scenes + self.edges.scenes[rows])
+        counts = torch.bincount(scenes // self.edges.num_scenes, minlength=len(batches)).tolist()
+        parts = (torch.split(part, counts) for part in (first % self.batch_size, scenes % self.edges.num_scenes))
+        for step in zip(batches, views, (Neighbours(*one) for one in nears), *parts, fills, labelled, strict=True):
+            yield Step(*step)
 
-    def _fill(self, most: int, generator: torch.Generator) -> Tensor | None:
-        if self.needed <= most:
+    def draw_fill(self, generator: torch.Generator) -> Tensor | None:
+        """Random candidates, where not all fit."""
+        if self.num_candidates <= MAX_CANDIDATES:
             return None
-        return torch.randperm(self.needed, generator=generator, device=self.edges.tools.device)[:most]
+        order = torch.randperm(self.num_candidates, generator=generator, device=self.edges.tools.device)
+        return order[:MAX_CANDIDATES]
 
 
-def outside(near: Near, anchors: Tensor, batch: Tensor | None, count: int) -> Near:
-    """The anchors' nearest neighbours; where the batch of every query is told, those that are not in the same."""
-    rows, cosines, valid = (each[anchors] for each in (near.rows, near.cosines, near.valid))
-    if batch is None:
-        return Near(rows[:, :count], cosines[:, :count], valid[:, :count])
-    valid = valid & (batch[rows] != batch[anchors][:, None])
+def select_neighbours(near: Neighbours, rows: Tensor, batch_of: Tensor | None, count: int) -> Neighbours:
+    """Nearest neighbours of these rows, those of the same batch left out where `batch_of` is given."""
+    others, cosines, valid = (part[rows] for part in (near.rows, near.cosines, near.valid))
+    if batch_of is None:
+        return Neighbours(others[:, :count], cosines[:, :count], valid[:, :count])
+    valid = valid & (batch_of[others] != batch_of[rows][:, None])
     order = (~valid).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
-    return Near(rows.gather(1, order), cosines.gather(1, order), valid.gather(1, order))
+    return Neighbours(others.gather(1, order), cosines.gather(1, order), valid.gather(1, order))
 
 
 def draw_labels(sides: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-    """Places in both sides of the labelled queries, as many of one as of the other."""
+    """Random positions in both sides, as many of one as of the other."""
     half, device = LABELS // 2, sides[0].device
     return [torch.randint(len(side), (half,), generator=generator, device=device) for side in sides]
 
 
-def labelled(sides: Sequence[Tensor], drawn: Sequence[Sequence[Tensor]]) -> Tensor:
-    """(draws, labels): rows of labelled queries, the first half of each draw needing a tool."""
-    places = [torch.stack(each) for each in zip(*drawn, strict=True)]
-    return torch.cat([side[each] for side, each in zip(sides, places, strict=True)], dim=1)
+def label_rows(sides: Sequence[Tensor], draws: Sequence[Sequence[Tensor]]) -> Tensor:
+    """(draws, labels) rows of labelled queries, the first half of each draw needing a tool."""
+    positions = [torch.stack(side) for side in zip(*draws, strict=True)]
+    return torch.cat([side[chosen] for side, chosen in zip(sides, positions, strict=True)], dim=1)

@@ -1,113 +1,121 @@
-"""What MassTool learns from, as numbers: vectors, gold rows, labels; and how well a list of tools does."""
+"""Training data of the heads as tensors: vectors, gold rows, labels; nearest neighbours and dev metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from retrievers.masstool.model import Near
+from retrievers.dense.embeddings import embed
+from retrievers.dense.encoder import Encoder
+from retrievers.kind import Context, Measure
+from retrievers.masstool.model import Neighbours
+from retrievers.training_set import Labels, TrainingSet
 
-FOUND = 10
-"""Places of a ranking that dev looks at."""
-SCORES_AT_ONCE = 16_000_000
+METRICS = ("recall@3", "recall@5", "ndcg@5", "comp@3")
+MAX_RANK = 10
+MAX_SCORES = 16_000_000
+"""Scores computed at once in a search for neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """Vectors of queries, and which of them need a tool."""
+class LabelledVectors:
+    """Vectors of labelled queries."""
 
     vectors: Tensor
     needs: Tensor
+    """True where a query needs a tool."""
     texts: Sequence[str] = ()
-    """Their words, which a detector may look at beside the vectors."""
 
-    def both(self) -> bool:
-        """Are there such and such?"""
+    def has_both_kinds(self) -> bool:
+        """True where some queries need a tool and others do not."""
         return bool(self.needs.any()) and not bool(self.needs.all())
 
-    def to(self, device: str) -> Labelled:
-        """The same elsewhere."""
-        return Labelled(self.vectors.to(device), self.needs.to(device), self.texts)
+    def to(self, device: str) -> LabelledVectors:
+        """Copy to a device."""
+        return LabelledVectors(self.vectors.to(device), self.needs.to(device), self.texts)
 
 
-def nothing(dimensions: int) -> Labelled:
-    """No labels at all."""
-    return Labelled(torch.zeros(0, dimensions), torch.zeros(0, dtype=torch.bool))
+def no_labels(dimensions: int) -> LabelledVectors:
+    """Empty labels."""
+    return LabelledVectors(torch.zeros(0, dimensions), torch.zeros(0, dtype=torch.bool))
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
-    """One catalogue, its training and dev queries, all embedded."""
+class TrainingTensors:
+    """One catalogue with its training and dev queries, all embedded."""
 
     tools: Tensor
     train: Tensor
     gold: Sequence[Sequence[int]]
     dev: Tensor
     dev_gold: Sequence[Sequence[int]]
-    labels: Labelled
-    dev_labels: Labelled
+    labels: LabelledVectors
+    dev_labels: LabelledVectors
 
-    def to(self, device: str) -> Lessons:
-        """The same elsewhere."""
-        labels = [self.labels.to(device), self.dev_labels.to(device)]
-        moved = [each.to(device) for each in (self.tools, self.train, self.dev)]
-        return Lessons(moved[0], moved[1], self.gold, moved[2], self.dev_gold, *labels)
+    def to(self, device: str) -> TrainingTensors:
+        """Copy to a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("tools", "train", "dev", "labels", "dev_labels")}
+        return replace(self, **moved)
+
+    def trained_tools(self) -> list[int]:
+        """Rows of the tools that some training query needs."""
+        return sorted({row for rows in self.gold for row in rows})
 
 
-def nearest(queries: Tensor, keys: Tensor, count: int, itself: bool = False) -> Near:
-    """The nearest keys of every query; `itself`: queries and keys are the same, and no query is its own neighbour."""
-    most = min(count, len(keys) - itself)
-    step = max(1, SCORES_AT_ONCE // max(1, len(keys)))
+def embed_training_set(data: TrainingSet, encoder: Encoder, context: Context) -> TrainingTensors:
+    """Encode all texts of a training set."""
+
+    def vectors(texts: tuple[str, ...], method: str = "queries") -> Tensor:
+        encoded = embed(encoder, list(texts), context, method)
+        return torch.from_numpy(np.ascontiguousarray(encoded, dtype=np.float32))
+
+    tools = vectors(data.documents, "documents")
+
+    def labelled(labels: Labels) -> LabelledVectors:
+        if not labels.queries:
+            return no_labels(tools.shape[1])
+        return LabelledVectors(vectors(labels.queries), torch.tensor(labels.needs), labels.queries)
+
+    train, dev = vectors(data.train.queries), vectors(data.dev.queries)
+    labels, dev_labels = labelled(data.labels), labelled(data.dev_labels)
+    return TrainingTensors(tools, train, data.train.gold, dev, data.dev.gold, labels, dev_labels)
+
+
+def nearest(queries: Tensor, keys: Tensor, count: int, exclude_self: bool = False) -> Neighbours:
+    """Nearest keys of each query; `exclude_self`: queries and keys are the same rows."""
+    count = min(count, len(keys) - exclude_self)
+    step = max(1, MAX_SCORES // max(1, len(keys)))
     rows, cosines = [], []
     for start in range(0, len(queries), step):
         scores = queries[start : start + step] @ keys.T
-        if itself:
-            places = torch.arange(len(scores), device=scores.device)
-            scores[places, places + start] = -torch.inf
-        best = scores.topk(max(0, most))
+        if exclude_self:
+            own = torch.arange(len(scores), device=scores.device)
+            scores[own, own + start] = -torch.inf
+        best = scores.topk(max(0, count))
         rows.append(best.indices)
         cosines.append(best.values)
-    if not rows or most <= 0:
+    if not rows or count <= 0:
         shape = (len(queries), 1)
-        return Near(queries.new_zeros(shape, dtype=torch.long), queries.new_zeros(shape), queries.new_zeros(shape) > 0)
-    found = torch.cat(rows)
-    return Near(found, torch.cat(cosines), torch.ones_like(found, dtype=torch.bool))
+        none = queries.new_zeros(shape)
+        return Neighbours(queries.new_zeros(shape, dtype=torch.long), none, none > 0)
+    every = torch.cat(rows)
+    return Neighbours(every, torch.cat(cosines), torch.ones_like(every, dtype=torch.bool))
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Dev metrics of rankings, by one table of gold rows."""
+class DevMetrics:
+    """Dev metrics of score tables."""
 
-    gold: Tensor
-    """(queries, most gold tools), padded with -1"""
-    counts: Tensor
-    discounts: Tensor = field(default_factory=lambda: 1.0 / torch.log2(torch.arange(2, FOUND + 2).double()))
+    measure: Measure
+    gold: Sequence[Sequence[int]]
 
     def __call__(self, scores: Tensor) -> dict[str, float]:
-        """Means over queries; `mean` of them all is what dev selection goes by."""
-        top = scores.topk(min(FOUND, scores.shape[1])).indices
-        right = (top[:, :, None] == self.gold[:, None, :]).any(-1).double()  # (queries, places)
-        shares = right.cumsum(1) / self.counts[:, None]
-        ideal = self.discounts.cumsum(0).to(top.device)
-        place = (self.counts.clamp(max=5) - 1).long()
-        gained = (right[:, :5] * self.discounts[: right[:, :5].shape[1]].to(top.device)).sum(1) / ideal[place]
-        at = {3: min(3, shares.shape[1]) - 1, 5: min(5, shares.shape[1]) - 1}
-        found = {
-            "recall@3": float(shares[:, at[3]].mean()),
-            "recall@5": float(shares[:, at[5]].mean()),
-            "ndcg@5": float(gained.mean()),
-            "comp@3": float((shares[:, at[3]] > 1 - 1e-9).double().mean()),
-        }
-        return {"mean": sum(found.values()) / len(found), **found}
-
-
-def judge(gold: Sequence[Sequence[int]], device: str | torch.device = "cpu") -> Judge:
-    """A judge of these queries."""
-    width = max(map(len, gold))
-    table = torch.full((len(gold), width), -1, dtype=torch.long)
-    for row, each in enumerate(gold):
-        table[row, : len(each)] = torch.tensor(list(each), dtype=torch.long)
-    return Judge(table.to(device), torch.tensor([float(len(each)) for each in gold], dtype=torch.float64).to(device))
+        """Means over queries; `mean` of all metrics is what dev selects by."""
+        rankings = scores.topk(min(MAX_RANK, scores.shape[1])).indices.tolist()
+        values = self.measure(METRICS, rankings, self.gold)
+        means = {name: float(values[name].mean()) for name in METRICS}
+        return {"mean": sum(means.values()) / len(means), **means}

@@ -1,196 +1,192 @@
-"""Learns MassTool's heads on vectors that are already there: sparse, whole batches at a time, on a CPU or a GPU.
+"""Trains the heads on embedded queries, in batches, on a CPU or a GPU.
 
-A batch of training queries is held out of graph and pool while it is asked, edges and all, so that a training query
-meets just what an unseen one will meet. All chance comes from (seed, epoch, step): a run that was killed goes on at its
-last epoch and ends with the same numbers.
+A batch of training queries is held out of graph and pool while it is trained on, so that a training query sees what an
+unseen one will see. All randomness comes from (seed, epoch): a killed run resumes at its last epoch and ends with the
+same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from retrievers.dense.encoder import check_device
+from retrievers.kind import Context
 from retrievers.masstool import losses
-from retrievers.masstool.graph import Edges, make_edges, placed, shares, spread, to_scenes, view
-from retrievers.masstool.model import Asked, Heads, Tools
-from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.training.step_sampler import LABELS, Drawing, Step, draw_labels, labelled
-from retrievers.masstool.training.tensors import Judge, Lessons, judge, nearest
-from retrievers.masstool.training.unseen_tool_dev import Unasked
+from retrievers.masstool.graph import column_of, full_view, gold_shares, make_edges, scatter_columns, to_scenes
+from retrievers.masstool.model import TEMPERATURE, Heads, QueryVectors
+from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.training.calibration import keep_best
+from retrievers.masstool.training.step_sampler import LABELS, Step, StepSampler, draw_labels, label_rows
+from retrievers.masstool.training.tensors import DevMetrics, TrainingTensors, nearest
+from retrievers.masstool.training.unseen_tool_dev import UnseenToolDev
 
-SLACK = 2
-"""So many times more neighbours are known of a training query than are used: those in its own batch are passed over."""
-USUAL = 0.1
-"""The threshold starts so low that this share of training queries has a neighbour below it."""
+SPARE_NEIGHBOURS = 2
+"""Factor of neighbours looked up per training query: those in its own batch are left out."""
+TYPICAL_QUANTILE = 0.1
+"""The threshold starts at this quantile of the cosines of the farthest neighbour."""
+CONTRAST_WEIGHT = 0.04
+CONTRAST_TEMPERATURE = 0.1
+DETECTION_WEIGHT = 0.1
+WARMUP_STEPS = 400
+"""Steps of detection alone before the rest is trained."""
 
 
-class Learning:
-    """One training, step by step."""
+class HeadTrainer:
+    """One training of the heads, step by step. faithful.py overrides what the authors do differently."""
 
-    def __init__(self, lessons: Lessons, settings: MassToolSettings, device: str) -> None:
+    heads_class: ClassVar[type[Heads]] = Heads
+
+    def __init__(self, tensors: TrainingTensors, settings: MassToolSettings, context: Context) -> None:
         assert settings.train is not None
-        self.settings, self.train, self.device = settings, settings.train, device
-        self.lessons = lessons.to(device)
-        self.edges: Edges = make_edges(lessons.gold, len(lessons.tools)).to(device)
+        self.settings, self.train, self.device = settings, settings.train, check_device(context.device)
+        self.tensors = tensors.to(self.device)
+        self.edges = make_edges(tensors.gold, len(tensors.tools)).to(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.train.seed)
-            self.heads = Heads(settings, lessons.tools.shape[1], len(lessons.tools), len(lessons.train))
-        needed = sorted({row for each in lessons.gold for row in each})
-        self.heads.whiten(lessons.tools[needed])
-        self.heads.to(device)
-        self.candidates = torch.tensor(needed, device=device)
-        self.near = nearest(self.lessons.train, self.lessons.train, SLACK * settings.neighbours + 8, itself=True)
-        self.dev_near = nearest(self.lessons.dev, self.lessons.train, settings.neighbours)
-        if not settings.faithful and bool(self.near.valid.any()):
-            self.heads.start_at(float(self.near.cosines[:, : settings.neighbours][:, -1].float().quantile(USUAL)))
-        self.judge: Judge = judge(lessons.dev_gold, device)
-        share = self.train.unasked if self.train.unasked is not None else 1 - len(needed) / len(lessons.tools)
-        self.unasked = Unasked(self.lessons, settings, 0.0 if settings.faithful else share)
-        fused = device.startswith("cuda")
-        self.optimizer = torch.optim.AdamW(_groups(self.heads, self.train), self.train.learning_rate, fused=fused)
-        self.detects = settings.modules.detection and lessons.labels.both()
-        needs = self.lessons.labels.needs
+            self.heads = self.heads_class(settings, tensors.tools.shape[1], len(tensors.tools), len(tensors.train))
+        trained = tensors.trained_tools()
+        self.candidates = torch.tensor(trained, device=self.device)
+        count = settings.neighbours
+        near = nearest(self.tensors.train, self.tensors.train, SPARE_NEIGHBOURS * count + 8, exclude_self=True)
+        typical = float(near.cosines[:, :count][:, -1].float().quantile(TYPICAL_QUANTILE)) if near.valid.any() else None
+        self.heads.initialize(tensors.tools[trained], typical)
+        self.heads.to(self.device)
+        self.dev_near = nearest(self.tensors.dev, self.tensors.train, count)
+        self.metrics = DevMetrics(context.measure, tensors.dev_gold)
+        self.unseen = UnseenToolDev(self.tensors, settings, self.unseen_tool_weight(), context.measure)
+        groups, cuda = self.heads.parameter_groups(), self.device.startswith("cuda")
+        self.optimizer = torch.optim.AdamW(groups, self.train.learning_rate, fused=cuda)
+        self.detects = settings.modules.detection and tensors.labels.has_both_kinds()
+        needs = self.tensors.labels.needs
         self.sides = [needs.nonzero()[:, 0], (~needs).nonzero()[:, 0]]
-        self._needs = (torch.arange(LABELS, device=device) < LABELS // 2).float()
-        self._shares = shares(self.edges)
-        self._places = placed(self.edges.tools, self.candidates, self.edges.count)
-        asked = self.sides if self.detects and self.train.detection else []
-        self._drawing = Drawing(self.edges, self.near, settings, len(needed), asked)
+        self._needs = (torch.arange(LABELS, device=self.device) < LABELS // 2).float()
+        self._shares = gold_shares(self.edges)
+        self._columns = column_of(self.edges.tools, self.candidates, self.edges.num_tools)
+        sides = self.sides if self.detects else []
+        self.sampler = StepSampler(self.edges, near, count, self.train.batch_size, len(trained), sides)
+
+    def unseen_tool_weight(self) -> float:
+        """Weight on dev of tools that no training query needs."""
+        weight = self.train.unseen_tool_weight
+        return 1 - len(self.candidates) / len(self.tensors.tools) if weight is None else weight
+
+    def steps(self, order: Tensor, generator: torch.Generator) -> Iterator[Step]:
+        return self.sampler.steps(order, generator)
 
     def epoch(self, number: int) -> float:
-        """One pass over the training queries; the mean loss."""
+        """Run one pass over the training queries; return the mean loss."""
         generator = self._generator(self.train.seed * 1_000_003 + number)
-        order = torch.randperm(len(self.lessons.train), generator=generator, device=self.device)
+        order = torch.randperm(len(self.tensors.train), generator=generator, device=self.device)
         rate = self.train.learning_rate * (1 - number / self.train.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["speed"]
         self.heads.train()
         total = torch.zeros((), device=self.device)
-        devices = [self.device] if self.device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=self._cuda_devices()):
             torch.manual_seed(self.train.seed * 1_000_003 + number)
-            for step in self._drawing.steps(order, generator):
+            for step in self.steps(order, generator):
                 loss = self.loss(step, generator)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
-                total.add_(loss.detach(), alpha=len(step.anchors))
+                total.add_(loss.detach(), alpha=len(step.rows))
         return float(total) / len(order)
 
     def _generator(self, seed: int) -> torch.Generator:
-        """Chance on the device itself: what comes from elsewhere has to be waited for."""
         return torch.Generator(self.device).manual_seed(seed)
 
+    def _cuda_devices(self) -> list[str]:
+        return [self.device] if self.device.startswith("cuda") else []
+
     def loss(self, step: Step, generator: torch.Generator) -> Tensor:
-        """Of one batch."""
-        train, lessons, anchors = self.train, self.lessons, step.anchors
-        tools = self.heads.tools(lessons.tools, lessons.train, step.seen)
-        asked: Asked = self.heads(lessons.train[anchors], step.near, lessons.train, step.seen, tools, anchors)
-        columns, places = self.columns(step)
-        gold = spread(places, self._shares[anchors], len(columns))
-        held = tools.vectors.index_select(0, columns)
-        scores = asked.vectors @ held.T
-        if self.settings.faithful:
-            total = losses.short_lists(scores, (gold > 0).to(scores.dtype), generator)
-        else:
-            total = losses.listwise(scores, gold, train.temperature)
-        if self.settings.modules.contrast and train.contrast:
-            both = losses.contrastive(asked.views[0], asked.views[1], train.contrast_temperature)
-            by_tools = gold[step.first] @ held  # a scene is the mean of its tools
-            by_queries = by_tools + to_scenes(step.seen, self.heads.pool(lessons.train))[step.scenes]
-            both = both + losses.contrastive(by_tools, by_queries, train.contrast_temperature)
-            total = torch.add(total, both, alpha=train.contrast)
-        if self.detects and train.detection:
-            rows = step.labels if step.labels is not None else self._labelled(generator)[0]
-            total = torch.add(total, self.detection(rows), alpha=train.detection)
+        """Total loss of one batch."""
+        queries, rows = self.tensors.train, step.rows
+        tools = self.heads.tools(self.tensors.tools, queries, step.view)
+        asked: QueryVectors = self.heads(queries[rows], step.near, queries, step.view, tools, rows)
+        columns, gold_columns = self.columns(step)
+        gold = scatter_columns(gold_columns, self._shares[rows], len(columns))
+        vectors = tools.vectors.index_select(0, columns)
+        total = self.retrieval_loss(asked.vectors @ vectors.T, gold, generator)
+        if self.settings.modules.contrast:
+            both = losses.contrastive(asked.views[0], asked.views[1], CONTRAST_TEMPERATURE)
+            by_tools = gold[step.first] @ vectors  # a scene is the mean of its tools
+            by_queries = by_tools + to_scenes(step.view, self.heads.pool(queries))[step.scenes]
+            both = both + losses.contrastive(by_tools, by_queries, CONTRAST_TEMPERATURE)
+            total = torch.add(total, both, alpha=CONTRAST_WEIGHT)
+        if self.detects:
+            labels = step.labels if step.labels is not None else self._draw_labels(generator)[0]
+            total = torch.add(total, self._detection_loss(labels), alpha=DETECTION_WEIGHT)
         return total
 
+    def retrieval_loss(self, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        """Loss of scores (queries, candidates) against the shares of the gold tools."""
+        return losses.listwise(scores, gold, TEMPERATURE)
+
     def columns(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The tools in this step's softmax, all that training needs or the batch's own and a random fill; and which of
-        them each anchor needs."""
+        """Candidate tools of this step, and the column of each gold tool."""
         if step.fill is None:
-            return self.candidates, self._places[step.anchors]
-        tools = self.edges.tools[step.anchors]
-        own = tools[self.edges.real[step.anchors]]
+            return self.candidates, self._columns[step.rows]
+        tools = self.edges.tools[step.rows]
+        own = tools[self.edges.is_edge[step.rows]]
         both = torch.unique(torch.cat([own, self.candidates[step.fill]]))
-        return both, placed(tools, both, self.edges.count)
+        return both, column_of(tools, both, self.edges.num_tools)
 
-    def warm_up(self, steps: int | None = None) -> int:
-        """Teaches the detection tower before all else, so that there is something to transfer; tells in how many steps.
-
-        None: dev chooses.
-        """
-        tower = [*self.heads.tower.parameters(), *self.heads.decide.parameters()]
+    def warm_up(self) -> int:
+        """Train the detection tower alone, so that there is something to transfer; return the steps that dev chose."""
+        dev = self.tensors.dev_labels
+        if not (self.detects and dev.has_both_kinds()):
+            return 0
+        tower = [*self.heads.tower.parameters(), *self.heads.needs_tool.parameters()]
         optimizer = torch.optim.AdamW(tower, lr=1e-3, weight_decay=0.01)
-        held, most = self.lessons.dev_labels, self.train.warm_up if steps is None else steps
-        drawn = self._labelled(self._generator(self.train.seed), most)
-        best, chosen, kept = torch.inf, 0, [each.detach().clone() for each in tower]
-        devices = [self.device] if self.device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
+        best, chosen, kept = torch.inf, 0, [weights.detach().clone() for weights in tower]
+        batches = self._draw_labels(self._generator(self.train.seed), WARMUP_STEPS)
+        with torch.random.fork_rng(devices=self._cuda_devices()):
             torch.manual_seed(self.train.seed)
-            for step, rows in enumerate(drawn, 1):
+            for step, rows in enumerate(batches, 1):
                 self.heads.train()
-                loss = self.detection(rows)
+                loss = self._detection_loss(rows)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                if steps is None and step % 50 == 0:
+                if step % 50 == 0:
                     self.heads.eval()
                     with torch.no_grad():
-                        found = float(losses.balanced(self.heads.needs(held.vectors), held.needs))
-                    if found < best:
-                        best, chosen, kept = found, step, [each.detach().clone() for each in tower]
-        if steps is not None:
-            return steps
+                        dev_loss = float(losses.balanced_detection(self.heads.detection_logits(dev.vectors), dev.needs))
+                    if dev_loss < best:
+                        best, chosen, kept = dev_loss, step, [weights.detach().clone() for weights in tower]
         with torch.no_grad():
-            for each, value in zip(tower, kept, strict=True):
-                each.copy_(value)
+            for weights, value in zip(tower, kept, strict=True):
+                weights.copy_(value)
         return chosen
 
-    def detection(self, rows: Tensor) -> Tensor:
-        """The detection loss of labelled queries, the first half of them needing a tool."""
-        logits = self.heads.needs(self.lessons.labels.vectors[rows])
-        return losses.detection(logits, self._needs, self.settings.faithful)
+    def _detection_loss(self, rows: Tensor) -> Tensor:
+        return self.heads.detection_loss(self.tensors.labels.vectors[rows], self._needs)
 
-    def _labelled(self, generator: torch.Generator, times: int = 1) -> Sequence[Tensor]:
-        """Rows of labelled queries, so many times."""
-        drawn = [draw_labels(self.sides, generator) for _ in range(times)]
-        return labelled(self.sides, drawn).unbind() if drawn else ()
+    def _draw_labels(self, generator: torch.Generator, times: int = 1) -> Sequence[Tensor]:
+        return label_rows(self.sides, [draw_labels(self.sides, generator) for _ in range(times)]).unbind()
 
     @torch.no_grad()
     def scores(self) -> Tensor:
-        """(dev queries, tools), as a search would find them."""
+        """(dev queries, tools) scores as a search would compute them."""
         self.heads.eval()
-        seen = view(self.edges)
-        tools: Tools = self.heads.tools(self.lessons.tools, self.lessons.train, seen, self.candidates)
-        found: Tensor = self.heads(self.lessons.dev, self.dev_near, self.lessons.train, seen, tools, None).vectors
-        return found @ tools.vectors.T
+        queries, view = self.tensors.train, full_view(self.edges)
+        tools = self.heads.tools(self.tensors.tools, queries, view, self.candidates)
+        asked: QueryVectors = self.heads(self.tensors.dev, self.dev_near, queries, view, tools, None)
+        return asked.vectors @ tools.vectors.T
 
     def dev(self) -> dict[str, float]:
-        """Dev metrics. Their `mean`, which all is chosen by, counts in tools that nobody has asked for (unasked.py)."""
-        found = self.judge(self.scores())
-        strange, share = self.unasked(self.heads), self.unasked.share
-        if strange is None:
-            return found
-        mean = (1 - share) * found["mean"] + share * strange
-        return {**found, "mean": mean, "asked": found["mean"], "unasked": strange}
+        """Dev metrics. Their `mean`, which everything is chosen by, includes unseen tools (unseen_tool_dev.py)."""
+        seen = self.metrics(self.scores())
+        unseen, weight = self.unseen(self.heads), self.unseen.weight
+        if unseen is None:
+            return seen
+        mean = (1 - weight) * seen["mean"] + weight * unseen
+        return {**seen, "mean": mean, "seen_tools": seen["mean"], "unseen_tools": unseen}
 
-
-def _groups(heads: Heads, train: MassToolTraining) -> list[dict[str, Any]]:
-    """Free vectors decay; single numbers move ten times as fast; all else as it is."""
-    free = [heads.adapter, heads.residual, heads.queries]
-    single = [heads.sink, heads.own, heads.graph, heads.weights]
-    if heads.settings.faithful:  # theirs are fixed at 1 and nothing decays
-        skipped = {id(each) for each in single} | {id(each) for each in heads.mixing}
-        kept = [each for each in heads.parameters() if id(each) not in skipped]
-        return [{"params": kept, "weight_decay": 0.0, "speed": 1.0}]
-    known = {id(each) for each in (*free, *single)}
-    rest = [each for each in heads.parameters() if id(each) not in known]
-    return [
-        {"params": free, "weight_decay": train.weight_decay, "speed": 1.0},
-        {"params": single, "weight_decay": 0.0, "speed": 10.0},
-        {"params": rest, "weight_decay": 0.0, "speed": 1.0},
-    ]
+    def choose(self, states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+        """Calibrate each of these states on dev, leave the best in the heads, and describe it."""
+        return keep_best(self.heads, self.dev, states)

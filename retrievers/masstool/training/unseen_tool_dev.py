@@ -1,10 +1,9 @@
-"""Dev as it is for tools that nobody has asked for yet.
+"""Dev metrics for tools that no training query needs.
 
-Dev queries are cut from training ones, so each of their tools has been asked for. Where most of a catalogue has not
-been, dev praises votes that would carry every request towards the few tools that are known. So tools that training
-needs are struck out, half of them at a time: their queries leave pool and graph, what was learned for them is
-forgotten, others lend to them as to any new tool; and dev queries that need one of them are asked again. How much that
-counts is `train.unasked`.
+Dev queries are cut from training ones, so training queries need all of their tools. Where most of a catalogue is in no
+training query, such a dev set favours votes that pull every request towards the few known tools. So half of the known
+tools at a time are treated as new: their queries leave pool and graph, their learned shifts are dropped, and the dev
+queries that need one of them are searched. `train.unseen_tool_weight` is the weight of the result.
 """
 
 from __future__ import annotations
@@ -14,71 +13,73 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from retrievers.masstool.graph import View, make_edges, view
-from retrievers.masstool.model import Heads, Near
+from retrievers.kind import Measure
+from retrievers.masstool.graph import GraphView, full_view, make_edges
+from retrievers.masstool.model import Heads, Neighbours
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.training.tensors import Judge, Lessons, judge, nearest
+from retrievers.masstool.training.tensors import DevMetrics, TrainingTensors, nearest
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """A catalogue where half of the known tools are new."""
+    """A catalogue in which half of the known tools are new."""
 
     dev: Tensor
-    """Vectors of the queries that need one of them."""
-    near: Near
-    seen: View
-    lenders: Tensor
+    """Vectors of the dev queries that need a new tool."""
+    near: Neighbours
+    view: GraphView
+    trained: Tensor
     """Rows of the tools that are still known."""
-    judge: Judge
+    metrics: DevMetrics
 
 
-class Unasked:
-    """Asks dev queries as if their tools were new."""
+class UnseenToolDev:
+    """Searches dev queries as if their tools were new."""
 
-    def __init__(self, lessons: Lessons, settings: MassToolSettings, share: float) -> None:
-        self.lessons, self.share, self.halves = lessons, share, list[_Half]()
-        needed = sorted({row for each in lessons.gold for row in each})
-        if not share or len(needed) < 2:
+    def __init__(self, tensors: TrainingTensors, settings: MassToolSettings, weight: float, measure: Measure) -> None:
+        self.tensors, self.weight, self.halves = tensors, weight, list[_Half]()
+        known = tensors.trained_tools()
+        if not weight or len(known) < 2:
             return
         assert settings.train is not None
-        order = torch.randperm(len(needed), generator=torch.Generator().manual_seed(settings.train.seed)).tolist()
+        order = torch.randperm(len(known), generator=torch.Generator().manual_seed(settings.train.seed)).tolist()
         for new in (order[::2], order[1::2]):
-            half = _half(lessons, {needed[place] for place in new}, settings.neighbours)
+            half = _make_half(tensors, {known[index] for index in new}, settings.neighbours, measure)
             if half is not None:
                 self.halves.append(half)
 
     @torch.no_grad()
     def __call__(self, heads: Heads) -> float | None:
-        """The mean metric of such queries; None: it does not count, or nothing can be struck out."""
+        """Mean metric of these queries; None: it has no weight, or there are no such queries."""
         if not self.halves:
             return None
         heads.eval()
-        found, count = 0.0, 0
+        total, count = 0.0, 0
+        queries = self.tensors.train
         for half in self.halves:
-            tools = heads.tools(self.lessons.tools, self.lessons.train, half.seen, half.lenders)
-            asked = heads(half.dev, half.near, self.lessons.train, half.seen, tools, None).vectors
-            found += half.judge(asked @ tools.vectors.T)["mean"] * len(half.dev)
+            tools = heads.tools(self.tensors.tools, queries, half.view, half.trained)
+            vectors = heads(half.dev, half.near, queries, half.view, tools, None).vectors
+            total += half.metrics(vectors @ tools.vectors.T)["mean"] * len(half.dev)
             count += len(half.dev)
-        return found / count
+        return total / count
 
 
-def _half(lessons: Lessons, new: set[int], neighbours: int) -> _Half | None:
-    device = lessons.tools.device
-    wanting = [row for row, gold in enumerate(lessons.dev_gold) if new & set(gold)]
-    left = [row for row, gold in enumerate(lessons.gold) if not new & set(gold)]
-    if not wanting or not left:
+def _make_half(tensors: TrainingTensors, new: set[int], neighbours: int, measure: Measure) -> _Half | None:
+    device = tensors.tools.device
+    dev_rows = [row for row, gold in enumerate(tensors.dev_gold) if new & set(gold)]
+    kept = [row for row, gold in enumerate(tensors.gold) if not new & set(gold)]
+    if not dev_rows or not kept:
         return None
-    rows = torch.tensor(left, device=device)
-    dev = lessons.dev[torch.tensor(wanting, device=device)]
-    near = nearest(dev, lessons.train[rows], neighbours)
-    known = set(left)
-    edges = make_edges([gold if row in known else () for row, gold in enumerate(lessons.gold)], len(lessons.tools))
-    lenders = sorted({row for each in left for row in lessons.gold[each]})
+    rows = torch.tensor(kept, device=device)
+    dev = tensors.dev[torch.tensor(dev_rows, device=device)]
+    near = nearest(dev, tensors.train[rows], neighbours)
+    known = set(kept)
+    edges = make_edges([gold if row in known else () for row, gold in enumerate(tensors.gold)], len(tensors.tools))
+    trained = sorted({row for query in kept for row in tensors.gold[query]})
     return _Half(
         dev,
-        Near(rows[near.rows], near.cosines, near.valid),
-        view(edges.to(device)),
-        torch.tensor(lenders, device=device),
-        judge([lessons.dev_gold[row] for row in wanting], device),
+        Neighbours(rows[near.rows], near.cosines, near.valid),
+        full_view(edges.to(device)),
+        torch.tensor(trained, device=device),
+        DevMetrics(measure, [tensors.dev_gold[row] for row in dev_rows]),
     )

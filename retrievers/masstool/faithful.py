@@ -1,0 +1,154 @@
+"""The authors' MassTool (`faithful: true`), for comparison with the paper.
+
+Training queries see their own gold edges (a leak), pool queries have free vectors, the score is a sum of six cosines,
+lists hold ten tools, detection is a double softmax. Nothing is calibrated, and words and dev queries are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from retrievers.masstool.graph import GraphView, distinct, draw_dropout, dropout_views, to_queries
+from retrievers.masstool.model import SCALES, VIEWS, Heads, Neighbours, QueryVectors, ToolVectors
+from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.training.step_sampler import EDGE_DROPOUT, Step, select_neighbours
+from retrievers.masstool.training.trainer import HeadTrainer
+
+LIST_LENGTH = 10
+"""Tools in one list: gold and uniform negatives."""
+
+
+class FaithfulHeads(Heads):
+    """The authors' model."""
+
+    vote_scale: ClassVar[float] = 6.0  # the score is a sum of six cosines
+    pool_includes_dev: ClassVar[bool] = False
+    uses_words: ClassVar[bool] = False
+
+    def __init__(self, settings: MassToolSettings, dimensions: int, tools: int, pool: int) -> None:
+        super().__init__(settings, dimensions, tools, pool)
+        with torch.no_grad():
+            self.graph_weight.fill_(1.0)
+            self.neighbour_weight.fill_(1.0)
+        self.scales[SCALES.index("transfer")] = 0.0
+
+    def free_queries(self, pool: int) -> int:
+        return pool
+
+    def initial_attention(self, dimensions: int) -> Tensor:
+        return torch.randn(dimensions, dimensions)
+
+    def detection_outputs(self) -> int:
+        return 2
+
+    def initialize(self, trained_tools: Tensor, typical_cosine: float | None) -> None:
+        """Keep mixing, threshold and sink as they are."""
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """All but the single numbers and the mixing, which stay fixed; nothing decays."""
+        fixed = [self.sink, self.neighbour_weight, self.graph_weight, self.vote_weights, *self.mixing]
+        skipped = {id(parameter) for parameter in fixed}
+        kept = [parameter for parameter in self.parameters() if id(parameter) not in skipped]
+        return [{"params": kept, "weight_decay": 0.0, "speed": 1.0}]
+
+    def pool(self, queries: Tensor) -> Tensor:
+        """Pool queries plus their free vectors; queries that joined the pool later have none."""
+        joined = self.queries.new_zeros(len(queries) - len(self.queries), queries.shape[1])
+        return queries + torch.cat([self.queries, joined])
+
+    def attend(self, x: Tensor, near: Neighbours, vectors: Tensor) -> Tensor:
+        """(queries, neighbours) attention without a sink."""
+        logits, valid = self.attention_logits(x, near, vectors)
+        return torch.softmax(logits, dim=-1) * valid
+
+    def detection_logits(self, x: Tensor) -> Tensor:
+        """(queries, 2) logits of not needing and of needing a tool."""
+        logits: Tensor = self.needs_tool(self.hidden(x))
+        return logits
+
+    def detection_loss(self, x: Tensor, needs: Tensor) -> Tensor:
+        return double_softmax(self.detection_logits(x), needs)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return torch.softmax(logits, dim=-1)[:, 1]
+
+    def forward(
+        self, x: Tensor, near: Neighbours, keys: Tensor, view: GraphView, tools: ToolVectors, rows: Tensor | None
+    ) -> QueryVectors:
+        """Sum of six unit vectors; a training query's own gold tools are in its graph term."""
+        modules, pool = self.settings.modules, self.pool(keys)
+        attention = self.attend(x, near, keys[near.rows])
+        own = x if rows is None else pool[rows]
+        info = torch.relu(self.info(self.hidden(x)))
+        total, graphs = x.new_zeros(x.shape), []
+        for index, name in enumerate(VIEWS):
+            flat = to_queries(view, tools.signals, near.rows.flatten(), name == "scene")
+            values = pool[near.rows] + functional.normalize(flat, dim=-1).view(*near.rows.shape, -1)
+            searched = torch.einsum("qk,qkd->qd", attention, values) if modules.intent else own
+            graph = own
+            if rows is not None and modules.graph:
+                graph = own + functional.normalize(to_queries(view, tools.signals, rows, name == "scene"), dim=-1)
+            terms = [graph] + ([searched] if modules.intent else [])
+            if modules.transfer != "none":
+                terms.append(self.transfer_detection(info, searched, index))
+            total = total + sum(functional.normalize(term, dim=-1) for term in terms)
+            graphs.append(graph)
+        return QueryVectors(total, (graphs[0], graphs[1]))
+
+
+class FaithfulTrainer(HeadTrainer):
+    """The authors' training, except that dev selects the epoch and not test."""
+
+    heads_class: ClassVar[type[Heads]] = FaithfulHeads
+
+    def unseen_tool_weight(self) -> float:
+        return 0.0
+
+    def steps(self, order: Tensor, generator: torch.Generator) -> Iterator[Step]:
+        """Batches that see one graph per epoch, with their own edges. The loss draws between steps, labels last."""
+        sampler, edges = self.sampler, self.edges
+        held_out = torch.zeros(1, len(edges.tools), dtype=torch.bool, device=order.device)
+        [view] = dropout_views(edges, held_out, EDGE_DROPOUT, [draw_dropout(edges, generator)])
+        for rows in torch.split(order, sampler.batch_size):
+            fill = sampler.draw_fill(generator)
+            near = select_neighbours(sampler.near, rows, None, sampler.neighbours)
+            scenes, first = distinct(edges.scenes[rows])
+            yield Step(rows, view, near, first, scenes, fill, None)
+
+    def retrieval_loss(self, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+        return short_lists(scores, (gold > 0).to(scores.dtype), generator)
+
+    def warm_up(self) -> int:
+        return 0
+
+    def choose(self, states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+        return {"chosen": {}}
+
+
+def short_lists(scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+    """Softmax over ten tools without a temperature, then a binary cross entropy on it."""
+    order = torch.rand(scores.shape, generator=generator, device=scores.device) + gold
+    chosen = order.topk(min(LIST_LENGTH, scores.shape[1])).indices
+    shares = torch.softmax(scores.gather(1, chosen), dim=-1)
+    targets = gold.gather(1, chosen)
+    return functional.binary_cross_entropy(shares.clamp(1e-7, 1 - 1e-7), targets / targets.sum(1, keepdim=True))
+
+
+def double_softmax(logits: Tensor, needs: Tensor) -> Tensor:
+    """Cross entropy, which applies a softmax, of probabilities that already are one."""
+    return functional.cross_entropy(torch.softmax(logits, dim=-1), needs.long())
+
+
+def heads_class(settings: MassToolSettings) -> type[Heads]:
+    """Class of the heads that these settings ask for."""
+    return FaithfulHeads if settings.faithful else Heads
+
+
+def trainer_class(settings: MassToolSettings) -> type[HeadTrainer]:
+    """Class of the trainer that these settings ask for."""
+    return FaithfulTrainer if settings.faithful else HeadTrainer
