@@ -23,17 +23,18 @@ import torch
 from harness import make_parser, write_json
 from synthetic import catalogues, make_queries
 
+from pipelines.context import make_context
 from pipelines.models import find_model
 from retrievers.base import Retriever
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense
 from retrievers.kind import Block, Context
-from retrievers.masstool.artifacts import Learned, store
+from retrievers.masstool.artifacts import Artifacts, save_artifacts
 from retrievers.masstool.kind import MassToolKind
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
-from retrievers.masstool.training.tensors import Labelled, Lessons
-from retrievers.masstool.training.trainer import Learning
+from retrievers.masstool.training.tensors import LabelledVectors, TrainingTensors
+from retrievers.masstool.training.trainer import HeadTrainer
 from retrievers.rows import Rows
 from retrievers.settings import TrainingSource
 
@@ -59,16 +60,15 @@ def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
         sorted(chance.choice(tools, size=int(size), replace=False).tolist()) for size in chance.integers(1, 4, 900)
     ]
     gold = [scenes[scene] for scene in chance.integers(len(scenes), size=queries + 1711)]
-    labels = Labelled(vectors[3], torch.arange(4000) < 2000)
-    lessons = Lessons(vectors[0], vectors[1], gold[:queries], vectors[2], gold[queries:], labels, labels)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    learning = Learning(lessons, MassToolSettings(train=TRAIN), device)
-    learning.epoch(0)
-    learning.dev()
+    labels = LabelledVectors(vectors[3], torch.arange(4000) < 2000)
+    tensors = TrainingTensors(vectors[0], vectors[1], gold[:queries], vectors[2], gold[queries:], labels, labels)
+    trainer = HeadTrainer(tensors, MassToolSettings(train=TRAIN), make_context())
+    trainer.epoch(0)
+    trainer.dev()
     started = time.perf_counter()
-    learning.epoch(1)
+    trainer.epoch(1)
     trained = time.perf_counter() - started
-    learning.dev()
+    trainer.dev()
     return {"epoch": trained, "epoch with dev": time.perf_counter() - started}
 
 
@@ -90,9 +90,10 @@ def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Den
     started = time.perf_counter()
     graph = ann.build(keys, settings.ann_links, BUILD_EFFORT)
     print(f"pool graph of {pool:,} queries built in {time.perf_counter() - started:.0f} s")
-    learned = Learned(heads, texts, texts * 0, texts * 0, {}, torch.from_numpy(keys), pairs, {"detection": None}, graph)
+    pool_keys = torch.from_numpy(keys)
+    artifacts = Artifacts(heads, texts, texts * 0, texts * 0, {}, pool_keys, pairs, {"detection": None}, graph)
     work.mkdir()
-    store(work, learned)
+    save_artifacts(work, artifacts)
     context = Context(lambda reference: encoder.folder, encoders={encoder.fingerprint: encoder})
     kind = MassToolKind(settings, context, work)
     started = time.perf_counter()

@@ -30,14 +30,15 @@ from pipelines.data.labels import load_labels
 from pipelines.data.splits import apply_protocol
 from pipelines.data.training_sets import labelled_set
 from pipelines.detection import Detection, score_detections
-from pipelines.index.ablation import PARTS, left_out, row, table, values_of
+from pipelines.index.ablation import PARTS, format_table, metric_values, summary_row, without_part
 from pipelines.index.build import IndexConfig
-from retrievers.dense.encoder import Encoder, check_device
+from retrievers.dense.encoder import Encoder
 from retrievers.masstool.model import Heads
-from retrievers.masstool.offline_scores import scores
+from retrievers.masstool.offline_scores import offline_scores
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.training.epochs import learn
-from retrievers.masstool.training.pipeline import embedded, tune_encoder
+from retrievers.masstool.training.epochs import train_heads
+from retrievers.masstool.training.pipeline import tune_encoder
+from retrievers.masstool.training.tensors import embed_training_set
 from retrievers.text import clean
 
 Facts = dict[str, Any]
@@ -63,22 +64,22 @@ def run_seed(config: IndexConfig, settings: MassToolSettings, options: argparse.
             if options.keep:
                 shutil.copytree(folder, options.keep, dirs_exist_ok=True)
         with timed(facts, "vectors"):
-            tensors = embedded(training_set, encoder, context)
+            tensors = embed_training_set(training_set, encoder, context)
             vectors = torch.from_numpy(np.array(encoder.queries(texts)))
-        values = {"encoder alone": values_of(vectors @ tensors.tools.T, training_set.ids, wanted)}
+        values = {"encoder alone": metric_values(vectors @ tensors.tools.T, training_set.ids, wanted)}
         variants = {"MassTool": settings.modules}
         if not options.no_ablation:
-            variants |= {f"without {name}": left_out(settings.modules, name) for name in PARTS}
+            variants |= {f"without {name}": without_part(settings.modules, name) for name in PARTS}
         for name, modules in variants.items():
             with timed(facts, name):
                 changed = replace(settings, modules=modules)
-                heads, training = learn(tensors, changed, None, check_device(options.device), False)
-                values[name] = values_of(scores(heads, tensors, vectors).cpu(), training_set.ids, wanted)
+                heads, training = train_heads(tensors, changed, None, context)
+                values[name] = metric_values(offline_scores(heads, tensors, vectors).cpu(), training_set.ids, wanted)
             if name == "MassTool":
                 facts["training"] = training
                 facts["detection"] = detection_by_source(heads, training, encoder, train.labels)
-    facts["rows"] = {name: row(system, values["MassTool"]) for name, system in values.items()}
-    print(table(facts["rows"]), flush=True)
+    facts["rows"] = {name: summary_row(system, values["MassTool"]) for name, system in values.items()}
+    print(format_table(facts["rows"]), flush=True)
     return facts
 
 
@@ -100,7 +101,7 @@ def detection_by_source(heads: Heads, training: Facts, encoder: Encoder, folders
         labels = load_labels(folder).split("test")
         texts = [clean(label.text) for label in labels]
         vectors = torch.from_numpy(np.array(encoder.queries(texts)))
-        probabilities = heads.likely(vectors.to(heads.shares.device), texts).tolist()
+        probabilities = heads.detect(vectors.to(heads.scales.device), texts).tolist()
         detections = [Detection(value >= threshold, value, threshold) for value in probabilities]
         for source in score_detections(labels, detections):
             shares = {"kept": source.kept, "refused": source.refused, "balanced": source.balanced}

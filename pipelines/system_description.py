@@ -14,7 +14,7 @@ from retrievers.base import FindModel
 from retrievers.errors import BadInput
 from retrievers.index import Index
 
-REMEMBERED = frozenset({"lenders", "shifts", "signals", "keys", "graph"})
+REMEMBERED = frozenset({"trained_texts", "shifts", "signal_shifts", "pool_keys", "pool_graph"})
 """What MassTool keeps of tools and queries beside its heads: memory, not parameters."""
 
 

@@ -51,11 +51,11 @@ def run_ablate(arguments: argparse.Namespace) -> int:
     config = configs.load_from_args(arguments, IndexConfig)
     if config is None:
         return 0
-    from pipelines.index.ablation import ablation, table
+    from pipelines.index.ablation import ablation, format_table
 
     context = make_context(arguments.device, sys.stderr.isatty())
     rows = ablation(config, context, arguments.split, tuple(arguments.without or ()))
-    print(table(rows))
+    print(format_table(rows))
     if arguments.output:
         arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
     return 0

@@ -1,7 +1,4 @@
-"""MassTool without each of its parts: trained one after the other on the same vectors, judged on the same queries.
-
-Every row learns from train alone, also where the config says `again`: dev chooses for each of them.
-"""
+"""Ablation of MassTool: trains it whole and without each part on the same vectors, and compares them on one split."""
 
 from __future__ import annotations
 
@@ -19,15 +16,17 @@ from pipelines.data.training_sets import labelled_set
 from pipelines.evaluate.significance import randomisation_test
 from pipelines.index.build import IndexConfig
 from retrievers.dense.embeddings import embed
-from retrievers.dense.encoder import Encoder, check_device
+from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput
 from retrievers.kind import Context
-from retrievers.masstool.offline_scores import scores
+from retrievers.masstool.offline_scores import offline_scores
 from retrievers.masstool.settings import MassToolSettings, Modules
-from retrievers.masstool.training.epochs import learn
-from retrievers.masstool.training.pipeline import embedded, same_run, tune_encoder
+from retrievers.masstool.training.epochs import train_heads
+from retrievers.masstool.training.pipeline import tune_encoder
+from retrievers.masstool.training.tensors import embed_training_set
 from retrievers.text import clean
-from reward.metrics import judge, measure
+from retrievers.work_folder import WorkStage, reuse_work
+from reward.metrics import measure_rankings
 
 PARTS: dict[str, Modules] = {
     "transfer": Modules(transfer="none"),
@@ -44,75 +43,67 @@ Row = dict[str, float]
 def ablation(config: IndexConfig, context: Context, split: str, without: Sequence[str] = ()) -> dict[str, Row]:
     """Metrics of the encoder alone, of the whole, and of the whole without each part, with p against the whole.
 
-    What a killed run left beside the index is gone on with, if it was of the same config and data.
+    Resumes a killed run of the same config and data in the folder beside the index.
     """
     unknown = [name for name in without if name not in PARTS]
     if unknown:
         raise BadInput(f"MassTool has no part {unknown[0]!r}; its parts are {', '.join(PARTS)}")
-    found = [each for each in config.retrievers.values() if isinstance(each, MassToolSettings) and each.train]
-    if len(found) != 1 or found[0].train is None:
-        raise BadInput("an ablation needs a config with one retriever of kind masstool that is trained")
-    train = replace(found[0].train, again=False)
-    settings = replace(found[0], train=train)
+    trained = [kind for kind in config.retrievers.values() if isinstance(kind, MassToolSettings) and kind.train]
+    if len(trained) != 1 or trained[0].train is None:
+        raise BadInput(f"an ablation needs one trained retriever of kind masstool, got {len(trained)}", "retrievers")
+    settings, train = trained[0], trained[0].train
     data = apply_protocol(load_dataset(train.data[0].path), train.protocol)
     order = sorted(data.split(split))
     gold = [data.split(split)[query] for query in order]
-    [lesson] = labelled_set(train, config.text)
+    [training_set] = labelled_set(train, config.text)
     work = Path(f"{config.index}-ablation")
-    work.mkdir(parents=True, exist_ok=True)
-    plain = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
-    encoder: Encoder = context.encoders.setdefault(plain.fingerprint, plain)
-    names = {"MassTool", *(f"without-{name}" for name in PARTS)}
-    same_run(work, encoder, lesson, settings, {"run.json", "tuning", *names})
+    encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
+    encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
+    files = ("tuning", "MassTool", "without-*")
+    reuse_work(work, [WorkStage("ablation", [encoder.fingerprint, settings, training_set], files)])
     if train.encoder is not None:
-        encoder = Encoder(
-            tune_encoder(lesson, settings, encoder, work / "tuning", context), settings.batch_size, context.device
-        )
-    lessons = embedded(lesson, encoder, context)
+        tuned = tune_encoder(training_set, settings, encoder, work / "tuning", context)
+        encoder = Encoder(tuned, settings.batch_size, context.device)
+    tensors = embed_training_set(training_set, encoder, context)
     texts = [clean(data.queries[query].text) for query in order]
-    asked = torch.from_numpy(np.array(embed(encoder, texts, context, "queries")))
-    values = {"encoder alone": values_of(asked @ lessons.tools.T, lesson.ids, gold)}
-    variants = {"MassTool": settings.modules} | {
-        f"without {name}": left_out(settings.modules, name) for name in without or PARTS
-    }
-    # As served the pool holds the dev queries, too: asked themselves, they would find their own answers there.
-    pool = replace(lessons, dev=lessons.dev[:0], dev_gold=()) if split == "dev" else lessons
+    queries = torch.from_numpy(np.array(embed(encoder, texts, context, "queries")))
+    values = {"encoder alone": metric_values(queries @ tensors.tools.T, training_set.ids, gold)}
+    variants = {"MassTool": settings.modules}
+    variants |= {f"without {name}": without_part(settings.modules, name) for name in without or PARTS}
+    # The pool of an index holds the dev queries: as queries of the split, they would find their own answers there.
+    pool = replace(tensors, dev=tensors.dev[:0], dev_gold=()) if split == "dev" else tensors
     for name, modules in variants.items():
-        place = work / name.replace(" ", "-")
-        place.mkdir(parents=True, exist_ok=True)
-        heads, _ = learn(
-            lessons, replace(settings, modules=modules), place, check_device(context.device), context.show_progress
-        )
-        values[name] = values_of(scores(heads, pool, asked).cpu(), lesson.ids, gold)
+        folder = work / name.replace(" ", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        heads, _ = train_heads(tensors, replace(settings, modules=modules), folder, context)
+        values[name] = metric_values(offline_scores(heads, pool, queries).cpu(), training_set.ids, gold)
     shutil.rmtree(work, ignore_errors=True)
-    return {name: row(each, values["MassTool"]) for name, each in values.items()}
+    return {name: summary_row(system, values["MassTool"]) for name, system in values.items()}
 
 
-def left_out(modules: Modules, part: str) -> Modules:
-    """The modules without one of them."""
+def without_part(modules: Modules, part: str) -> Modules:
+    """Modules with one of them switched off."""
     return replace(modules, **{part: getattr(PARTS[part], part)})
 
 
-def values_of(found: torch.Tensor, ids: Sequence[str], gold: Sequence[frozenset[str]]) -> dict[str, np.ndarray]:
-    """Per-query metrics of scores (queries, tools)."""
-    best = found.topk(min(100, found.shape[1])).indices.tolist()
-    judged = judge([[ids[row] for row in rows] for rows in best], gold)
-    return {metric: measure(metric, judged) for metric in METRICS}
+def metric_values(scores: torch.Tensor, ids: Sequence[str], gold: Sequence[frozenset[str]]) -> dict[str, np.ndarray]:
+    """Metrics per query of scores (queries, tools)."""
+    best = scores.topk(min(100, scores.shape[1])).indices.tolist()
+    return measure_rankings(METRICS, [[ids[row] for row in rows] for rows in best], gold)
 
 
-def row(values: Mapping[str, np.ndarray], whole: Mapping[str, np.ndarray]) -> Row:
+def summary_row(values: Mapping[str, np.ndarray], whole: Mapping[str, np.ndarray]) -> Row:
     """Means, with p of the difference from the whole."""
-    differences = np.stack([values[metric] - whole[metric] for metric in METRICS], axis=1)
-    p = randomisation_test(differences)
+    p = randomisation_test(np.stack([values[metric] - whole[metric] for metric in METRICS], axis=1))
     means = {metric: round(float(values[metric].mean()), 4) for metric in METRICS}
-    return means | {f"p {metric}": round(float(p[place]), 4) for place, metric in enumerate(METRICS)}
+    return means | {f"p {metric}": round(float(p[index]), 4) for index, metric in enumerate(METRICS)}
 
 
-def table(rows: Mapping[str, Row]) -> str:
-    """For the terminal; * marks a difference from the whole with p < .05."""
+def format_table(rows: Mapping[str, Row]) -> str:
+    """Rows for the terminal; * marks a difference from the whole with p < .05."""
     width = max(map(len, rows))
     lines = [" " * width + "  " + "  ".join(f"{metric:>9}" for metric in METRICS)]
-    for name, each in rows.items():
-        cells = [f"{each[metric]:.4f}{'*' if each[f'p {metric}'] < 0.05 else ' '}" for metric in METRICS]
+    for name, row in rows.items():
+        cells = [f"{row[metric]:.4f}{'*' if row[f'p {metric}'] < 0.05 else ' '}" for metric in METRICS]
         lines.append(f"{name:<{width}}  " + "  ".join(f"{cell:>9}" for cell in cells))
     return "\n".join(lines)

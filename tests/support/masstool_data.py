@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from doubles import no_model
+
 from pipelines.data.dataset import load_dataset
 from pipelines.data.labels import load_labels
+from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.settings import TrainingSource
 from retrievers.text import clean, document
 from retrievers.training_set import Examples, Labels, TrainingSet
 from retrievers.types import Tool
+from reward.metrics import measure_rankings
 
+CONTEXT = Context(no_model, device="cpu", measure=measure_rankings)
+"""For trainings on vectors, which need no model."""
 SETTINGS = MassToolSettings(
     train=MassToolTraining(data=(TrainingSource("bundled:sample"),), epochs=6, batch_size=32, learning_rate=3e-3),
     threshold=0.4,

@@ -41,7 +41,7 @@ from retrievers.dense.encoder import Encoder
 from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.index import manifest
 from retrievers.registry import settings_from_json
-from retrievers.masstool.artifacts import restore
+from retrievers.masstool.artifacts import load_artifacts
 from rewrite.backends.model_folder import load_model
 
 encoder, lm, index = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
@@ -50,7 +50,7 @@ tries = {
     "encoder": lambda: Encoder(encoder, 8, "cpu").documents(["hello"]),
     "language model": lambda: LanguageModel(lm, "cpu").model,
     "rewriter": lambda: load_model(lm, torch.float32),
-    "masstool": lambda: restore(index / part.model, settings_from_json(part.settings)),
+    "masstool": lambda: load_artifacts(index / part.model, settings_from_json(part.settings)),
 }
 for each in tries.values():
     each()  # all is well, and all that is needed is imported

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pipelines.config import parse
 from pipelines.data.label_augmentation import LONGEST, with_joined, with_own
 from retrievers.errors import BadInput
-from retrievers.masstool.settings import EncoderTuning, MassToolSettings, MassToolTraining
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.settings import TrainingSource
 from retrievers.training_set import Labels
 
@@ -41,15 +42,11 @@ def test_joined_texts_are_of_one_kind_and_the_same_every_time() -> None:
     )
 
 
-def test_what_cannot_be_asked_for_is_refused() -> None:
+def test_bad_label_settings_are_refused() -> None:
     data = (TrainingSource("toy"),)
-    with pytest.raises(BadInput, match="joined_labels"):
-        MassToolTraining(data=data, joined_labels=-1)
-    with pytest.raises(BadInput, match="jointly"):
-        MassToolTraining(data=data, again=True, encoder=EncoderTuning())
-    with pytest.raises(BadInput, match="again"):
-        MassToolSettings(train=MassToolTraining(data=data, again=True), faithful=True)
-    for more in ({"own_labels": 0.0}, {"joined_labels": 0.0}):
-        with pytest.raises(BadInput, match="own_labels: 0 and joined_labels: 0"):
-            MassToolSettings(train=MassToolTraining(data=data, **more), faithful=True)
+    with pytest.raises(BadInput, match="joined_labels must be at least 0, got -1"):
+        parse(MassToolTraining, {"data": [{"path": "toy"}], "joined_labels": -1})
+    for key, other in (("joined_labels", "own_labels"), ("own_labels", "joined_labels")):
+        with pytest.raises(BadInput, match=f"set train.{key} to 0"):
+            MassToolSettings(train=MassToolTraining(data=data, **{other: 0.0}), faithful=True)
     assert MassToolSettings(train=MassToolTraining(data=data, own_labels=0.0, joined_labels=0.0), faithful=True)

@@ -10,19 +10,28 @@ import pytest
 import torch
 from doubles import counting_context, tiny_model
 
+from pipelines import config as configs
+from pipelines.cli import index_masstool
+from pipelines.cli import main as cli
 from pipelines.config import parse
 from pipelines.data.training_sets import labelled_set
-from pipelines.index.ablation import PARTS, ablation, table
+from pipelines.index.ablation import PARTS, ablation, format_table
 from pipelines.index.build import IndexConfig, build_index
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.masstool.model import Heads
-from retrievers.masstool.offline_scores import scores
-from retrievers.masstool.settings import Beside, EncoderTuning, MassToolSettings
-from retrievers.masstool.training.tensors import Lessons
+from retrievers.masstool.offline_scores import offline_scores
+from retrievers.masstool.settings import AuxiliaryLosses, EncoderTuning, MassToolSettings
+from retrievers.masstool.training.tensors import TrainingTensors
 
-TUNING = EncoderTuning(how="joint", epochs=1, max_length=16, blends=(0.5, 1.0), beside=Beside(votes=1.0, averaged=0.9))
+TUNING = EncoderTuning(
+    mode="joint",
+    epochs=1,
+    max_length=16,
+    blends=(0.5, 1.0),
+    auxiliary=AuxiliaryLosses(vote_weight=1.0, ema_decay=0.9),
+)
 WORDS = "blorp zindle quax frum teggle wix snarb plood".split()
 
 
@@ -51,7 +60,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def config(data: Path, tmp_path: Path) -> IndexConfig:
-    train = {"data": [{"path": str(data)}], "epochs": 3, "batch_size": 16, "learning_rate": 0.003, "warm_up": 50}
+    train = {"data": [{"path": str(data)}], "epochs": 3, "batch_size": 16, "learning_rate": 0.003}
     return parse(
         IndexConfig,
         {
@@ -68,7 +77,7 @@ def test_every_part_is_left_out_once(data: Path, tmp_path: Path) -> None:
     assert list(rows) == ["encoder alone", "MassTool", *(f"without {name}" for name in PARTS)]
     assert rows["MassTool"]["recall@3"] > rows["encoder alone"]["recall@3"]
     assert rows["MassTool"]["p recall@3"] == 1.0
-    assert len(table(rows).splitlines()) == len(rows) + 1
+    assert len(format_table(rows).splitlines()) == len(rows) + 1
     assert not (tmp_path / "index-ablation").exists()
     assert list(ablation(config(data, tmp_path), context, "dev", ("graph",)))[2:] == ["without graph"]
     with pytest.raises(BadInput, match="no part 'garph'"):
@@ -79,14 +88,27 @@ def test_dev_queries_do_not_answer_themselves(data: Path, tmp_path: Path, monkey
     context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
     pools = []
 
-    def watched(heads: Heads, lessons: Lessons, queries: torch.Tensor) -> torch.Tensor:
+    def watched(heads: Heads, lessons: TrainingTensors, queries: torch.Tensor) -> torch.Tensor:
         pools.append((len(lessons.train), len(lessons.dev), len(lessons.dev_gold)))
-        return scores(heads, lessons, queries)
+        return offline_scores(heads, lessons, queries)
 
-    monkeypatch.setattr("pipelines.index.ablation.scores", watched)
+    monkeypatch.setattr("pipelines.index.ablation.offline_scores", watched)
     for split in ("dev", "test"):
         ablation(config(data, tmp_path), context, split, ("graph",))
     assert pools == [(64, 0, 0)] * 2 + [(64, 16, 16)] * 2
+
+
+def test_the_command_prints_and_writes_the_rows(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
+    monkeypatch.setattr(index_masstool, "make_context", lambda *_: context)
+    (tmp_path / "config.yaml").write_text(configs.dump(config(data, tmp_path)))
+    words = ["ablate", str(tmp_path / "config.yaml"), "--without", "graph", "--output", str(tmp_path / "rows.json")]
+    assert cli.index(words) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert list(rows) == ["encoder alone", "MassTool", "without graph"]
+    assert format_table(rows) in capsys.readouterr().out
 
 
 def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
@@ -103,7 +125,7 @@ def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
     assert settings.train is not None
     other = replace(settings, train=replace(settings.train, learning_rate=1.0))
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.index.ablation.scores", interrupt)
+        patch.setattr("pipelines.index.ablation.offline_scores", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ablation(replace(plain, retrievers={"masstool": other}), context, "test", ("graph",))
     assert (tmp_path / "index-ablation" / "MassTool" / "heads.safetensors").exists()
@@ -145,28 +167,18 @@ def test_an_index_is_built_and_answers(data: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "index-training").exists()
 
 
-@pytest.mark.parametrize("encoder", [None, TUNING], ids=["as it is", "tuned"])
-def test_learned_again_dev_queries_are_learned_from_and_stand_in_the_pool_once(
-    data: Path, tmp_path: Path, context: Context, encoder: EncoderTuning | None
+def test_an_index_with_a_jointly_tuned_encoder_keeps_train_and_dev_in_its_pool(
+    data: Path, tmp_path: Path, context: Context
 ) -> None:
-    if encoder is None:
-        context, _ = counting_context(tiny_model(tmp_path / "model"), tmp_path / "cache")
     plain = config(data, tmp_path).retrievers["masstool"]
     assert isinstance(plain, MassToolSettings)
     assert plain.train is not None
-    settings = replace(plain, train=replace(plain.train, again=True, encoder=encoder))
+    settings = replace(plain, train=replace(plain.train, encoder=TUNING))
     build_index(replace(config(data, tmp_path), retrievers={"masstool": settings}), context)
     folder = next((tmp_path / "index").glob("masstool-model-*"))
     facts = json.loads((folder / "training.json").read_text())
-    [lesson] = labelled_set(plain.train, ("name", "description"))
+    [training_set] = labelled_set(plain.train, ("name", "description"))
     pool = [json.loads(line)["query"] for line in (folder / "pool.jsonl").read_text().splitlines()]
-    assert pool == [*lesson.train.queries, *lesson.dev.queries]
-    assert facts["again"]["queries"] == len(pool)
-    assert facts["again"]["chosen"] == facts["chosen"]
-    # All that need a tool are queries that were learned from: nobody is left to choose another threshold by.
-    assert facts["detection"]["threshold"] == facts["detection"]["first_run"]["threshold"]
-    assert {"plain", "before", "after"} <= facts.keys()
-    assert not {"plain", "before", "after"} & facts["again"].keys()
-    assert not {"before", "after", "best", "blends"} & facts["again"].get("encoder", {}).keys()
-    assert ("encoder" in facts["again"]) == (encoder is not None)
+    assert pool == [*training_set.train.queries, *training_set.dev.queries]
+    assert {"before", "after", "best", "blends"} <= facts["encoder"].keys()
     assert Index(tmp_path / "index", context).retriever("masstool").search(["blorp wanted now"], 3)[0].ids[0] == "t0"

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from pipelines.config import parse
 from retrievers.errors import BadInput
-from retrievers.masstool.encoder.losses import Aims
-from retrievers.masstool.encoder.tokens import Tokens, embedded_together, encode
-from retrievers.masstool.encoder.vote_matrix import Ballot
-from retrievers.masstool.graph import make_edges, placed, scene_members, shares, spread
-from retrievers.masstool.settings import Beside, EncoderTuning
-from retrievers.settings import DenseTraining, TrainingSource
+from retrievers.masstool.encoder.losses import JointLoss
+from retrievers.masstool.encoder.tokens import TokenTable, embed_parts, encode
+from retrievers.masstool.encoder.vote_matrix import VoteMatrix
+from retrievers.masstool.graph import column_of, gold_shares, make_edges, scatter_columns, scene_members
+from retrievers.masstool.settings import AuxiliaryLosses, EncoderTuning
 from retrievers.training_set import Examples, Labels, TrainingSet
 
 GOLD = ((0, 1), (2,), (1, 3, 4), (0, 1), (5,), (2,))
@@ -26,9 +26,9 @@ DATA = TrainingSet(
     Examples(("query 6", "query 7"), ((0,), (2,))),
     labels=Labels(("query 8", "query 9"), (True, False)),
 )
-SETTINGS = DenseTraining(data=(TrainingSource("toy"),), temperature=0.3)
+SETTINGS = EncoderTuning(mode="joint", temperature=0.3)
 HEAT = 0.3
-NOTHING = Beside()
+NOTHING = AuxiliaryLosses()
 
 
 class Table(nn.Module):
@@ -48,8 +48,8 @@ class Table(nn.Module):
         return {"sentence_embedding": self.vectors[features["input_ids"][:, 0]]}
 
 
-def aims(beside: Beside = NOTHING, share: float = 0.0, **changes: int) -> Aims:
-    return Aims(Table(), DATA, replace(SETTINGS, **changes), beside, share, "cpu")
+def joint_loss(auxiliary: AuxiliaryLosses = NOTHING, weight: float = 0.0, **changes: int) -> JointLoss:
+    return JointLoss(Table(), DATA, replace(SETTINGS, auxiliary=auxiliary, **changes), weight, 0, "cpu")
 
 
 def unit(model: Table, rows: list[int]) -> np.ndarray:
@@ -61,7 +61,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum())
 
 
-def value(found: Aims, places: list[int]) -> float:
+def value(found: JointLoss, places: list[int]) -> float:
     return found(torch.tensor(places), torch.Generator().manual_seed(0)).item()
 
 
@@ -72,12 +72,12 @@ def expected_tools(model: Table, places: list[int]) -> float:
 
 
 def test_tools_are_a_cross_entropy_over_those_that_training_needs() -> None:
-    found = aims()
+    found = joint_loss()
     assert value(found, [2, 0, 5]) == pytest.approx(expected_tools(found.model, [2, 0, 5]), abs=1e-5)
 
 
 def test_scenes_are_a_cross_entropy_over_gold_sets() -> None:
-    found = aims(Beside(scenes=0.5))
+    found = joint_loss(AuxiliaryLosses(scene_weight=0.5))
     tools, sets = unit(found.model, list(range(7))), [(0, 1), (2,), (1, 3, 4), (5,)]
     means = np.stack([tools[list(each)].mean(0) for each in sets])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
@@ -88,13 +88,13 @@ def test_scenes_are_a_cross_entropy_over_gold_sets() -> None:
 
 
 def test_scenes_of_the_batch_stand_alone_where_the_catalogue_does_not_fit() -> None:
-    alone = value(aims(Beside(scenes=1.0), candidates=3, hard_negatives=0), [1, 5])
-    tools = value(aims(candidates=3, hard_negatives=0), [1, 5])
+    alone = value(joint_loss(AuxiliaryLosses(scene_weight=1.0), candidates=3, hard_negatives=0), [1, 5])
+    tools = value(joint_loss(candidates=3, hard_negatives=0), [1, 5])
     assert alone == pytest.approx(tools, abs=1e-6)  # both have the one scene there is
 
 
 def test_votes_are_those_of_the_other_training_queries() -> None:
-    found = aims(Beside(votes=2.0))
+    found = joint_loss(AuxiliaryLosses(vote_weight=2.0))
     queries = unit(found.model, list(range(10, 16)))
     logs = []
     for place in (0, 4):
@@ -106,49 +106,49 @@ def test_votes_are_those_of_the_other_training_queries() -> None:
         logs.append(np.mean(np.log(votes[list(GOLD[place])] + 1e-6)))
     expected = expected_tools(found.model, [0, 4]) - 2 * np.mean(logs)
     assert value(found, [0, 4]) == pytest.approx(expected, rel=1e-4)
-    assert found.votes(torch.eye(5), found.voters).sum(1).tolist() == pytest.approx([1.0] * 5, abs=1e-5)
+    assert found.votes.votes(torch.eye(5), found.votes.voters).sum(1).tolist() == pytest.approx([1.0] * 5, abs=1e-5)
 
 
 def test_voters_are_remembered_as_they_last_were() -> None:
-    found = aims(Beside(votes=1.0))
-    before = found.voters.clone()
+    found = joint_loss(AuxiliaryLosses(vote_weight=1.0))
+    before = found.votes.voters.clone()
     with torch.no_grad():
         found.model.vectors += 1.0
     found(torch.tensor([1, 2]), torch.Generator().manual_seed(0)).backward()
-    changed = (found.voters != before).any(1).tolist()
+    changed = (found.votes.voters != before).any(1).tolist()
     assert changed == [False, True, True, False, False, False]
 
 
 def test_documents_that_are_not_refreshed_stay_as_they_were_and_bring_no_gradient() -> None:
-    found = aims(Beside(refreshed=2))
-    before = found.known.clone()
+    found = joint_loss(AuxiliaryLosses(documents_per_step=2))
+    before = found.candidates.cached.clone()
     with torch.no_grad():
         found.model.vectors += 1.0
     found(torch.tensor([0, 1]), torch.Generator().manual_seed(0)).backward()
-    changed = (found.known != before).any(1)
+    changed = (found.candidates.cached != before).any(1)
     moved = found.model.vectors.grad[:10].abs().sum(1) > 0
     assert int(changed.sum()) == 2
     assert moved[:6].tolist() == changed.tolist()
 
 
 def test_detection_reaches_the_encoder() -> None:
-    found = aims(share=0.5)
+    found = joint_loss(weight=0.5)
     found(torch.tensor([0]), torch.Generator().manual_seed(0)).backward()
     assert (found.model.vectors.grad[18:20].abs().sum(1) > 0).all()
-    assert all(each.grad is not None for each in found.tower.parameters())
+    assert all(each.grad is not None for each in found.detection.tower.parameters())
 
 
 def test_hidden_tokens_are_drawn_anew_and_the_first_stays() -> None:
-    found = aims(Beside(masked=0.5))
+    found = joint_loss(AuxiliaryLosses(token_dropout=0.5))
     tokens = found.queries.rows(torch.tensor([5, 4]))
-    drawn = [found._masked(tokens)["attention_mask"] for _ in range(20)]
+    drawn = [found.mask_tokens(tokens)["attention_mask"] for _ in range(20)]
     assert all((each[:, 0] == 1).all() and (each <= tokens["attention_mask"]).all() for each in drawn)
     assert len({tuple(each.flatten().tolist()) for each in drawn}) > 1
 
 
 def test_tokens_are_cut_to_the_longest_asked_and_encoded_in_order() -> None:
     model = Table()
-    tokens = Tokens(model, ["query 3", "query 0", "query 7"], "", "cpu")
+    tokens = TokenTable(model, ["query 3", "query 0", "query 7"], "", "cpu")
     assert tokens.rows(torch.tensor([1, 0]))["input_ids"].shape == (2, 4)
     assert encode(model, tokens, False).numpy() == pytest.approx(unit(model, [13, 10, 17]), abs=1e-6)
 
@@ -156,14 +156,14 @@ def test_tokens_are_cut_to_the_longest_asked_and_encoded_in_order() -> None:
 def test_texts_encoded_together_are_encoded_as_alone() -> None:
     model, passes = Table(), []
     model.register_forward_pre_hook(lambda _, given: passes.append(tuple(given[0]["input_ids"].shape)))
-    tokens = Tokens(model, [f"query {number}" for number in range(10)], "", "cpu")
+    tokens = TokenTable(model, [f"query {number}" for number in range(10)], "", "cpu")
     parts = [tokens.rows(torch.tensor(rows)) for rows in ([4, 0, 2], [9], [3, 1])]
-    alone = embedded_together(model, parts, False, join=False)
-    joined = embedded_together(model, parts, False, join=True)
+    alone = embed_parts(model, parts, False, join=False)
+    joined = embed_parts(model, parts, False, join=True)
     assert [each.tolist() for each in joined] == [each.tolist() for each in alone]
     assert passes == [(3, 5), (1, 10), (2, 4), (6, 10)]
     few = [tokens.rows(torch.tensor(rows)) for rows in ([0] * 90, [9])]  # ten times the tokens would be padding
-    embedded_together(model, few, False, join=True)
+    embed_parts(model, few, False, join=True)
     assert passes[4:] == [(1, 10), (90, 1)]
 
 
@@ -175,7 +175,7 @@ def test_votes_are_counted_as_by_a_matrix_with_their_gradient() -> None:
     chance = torch.Generator().manual_seed(0)
     weights = torch.rand(3, len(GOLD) + 1, generator=chance, dtype=torch.float64, requires_grad=True)
     pulled = torch.rand(3, 7, generator=chance, dtype=torch.float64)
-    found = Ballot(edges)(weights)
+    found = VoteMatrix(edges)(weights)
     assert torch.allclose(found, weights @ matrix, atol=1e-6)
     assert torch.allclose(torch.autograd.grad(found, weights, pulled)[0], pulled @ matrix.T, atol=1e-6)
 
@@ -183,14 +183,14 @@ def test_votes_are_counted_as_by_a_matrix_with_their_gradient() -> None:
 def test_gold_and_scenes_as_tables() -> None:
     edges = make_edges([list(each) for each in GOLD], 7)
     rows, columns = torch.tensor([2, 1]), torch.tensor([1, 2, 3, 4])
-    gold = spread(placed(edges.tools[rows], columns, 7), shares(edges)[rows], 4)
+    gold = scatter_columns(column_of(edges.tools[rows], columns, 7), gold_shares(edges)[rows], 4)
     third = pytest.approx(1 / 3)
     assert gold.tolist() == [[third, 0, third, third], [0, 1, 0, 0]]
     assert scene_members(edges).tolist() == [[0, 1, 7], [2, 7, 7], [1, 3, 4], [5, 7, 7]]
 
 
-def test_only_a_joint_tuning_has_anything_beside() -> None:
+def test_only_joint_tuning_has_auxiliary_losses() -> None:
     with pytest.raises(BadInput, match="joint"):
-        EncoderTuning(beside=Beside(votes=1.0))
-    with pytest.raises(BadInput, match="masked"):
-        Beside(masked=1.0)
+        EncoderTuning(auxiliary=AuxiliaryLosses(vote_weight=1.0))
+    with pytest.raises(BadInput, match="token_dropout must be less than 1, got 1"):
+        parse(AuxiliaryLosses, {"token_dropout": 1.0})

@@ -10,12 +10,12 @@ import torch
 from test_masstool import SETTINGS, WIDTH
 
 from retrievers.errors import IndexBroken
-from retrievers.masstool.artifacts import WEIGHTS, Learned, restore, store
-from retrievers.masstool.hashed_words import BUCKETS, STRENGTH, bags, buckets, fit, logits
+from retrievers.masstool.artifacts import WEIGHTS, Artifacts, load_artifacts, save_artifacts
+from retrievers.masstool.hashed_words import BUCKETS, STRENGTH, bags, buckets, fit_words, word_logits
 from retrievers.masstool.model import Heads
-from retrievers.masstool.training.checkpoints import load, save
-from retrievers.masstool.training.detection_threshold import decide
-from retrievers.masstool.training.tensors import Labelled
+from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint
+from retrievers.masstool.training.detection_threshold import choose_threshold
+from retrievers.masstool.training.tensors import LabelledVectors
 
 ASKS = [f"please book a table for {number} at place{number}" for number in range(20)]
 CHATS = [f"tell me a story about animal{number} and the sea" for number in range(20)]
@@ -31,7 +31,7 @@ def test_words_and_pairs_count_once_and_numbers_are_alike() -> None:
 
 
 def test_the_fit_is_where_the_ridge_and_the_labels_balance() -> None:
-    weights = fit(TEXTS[:30], NEEDS[:30]).double().numpy()  # 20 need a tool, 10 do not: each side counts as much
+    weights = fit_words(TEXTS[:30], NEEDS[:30]).double().numpy()  # 20 need a tool, 10 do not: each side counts as much
     x, y = bags(TEXTS[:30]).toarray(), NEEDS[:30].double().numpy()
     found = x @ weights[:-1] + weights[-1]
     shares = STRENGTH * 30 / 2 * np.where(y > 0, 1 / 20, 1 / 10)
@@ -39,7 +39,9 @@ def test_the_fit_is_where_the_ridge_and_the_labels_balance() -> None:
     assert np.abs(x.T @ slope + weights[:-1]).max() < 0.05
     assert abs(slope.sum()) < 0.05
     assert weights.shape == (BUCKETS + 1,)
-    assert torch.allclose(logits(torch.from_numpy(weights), TEXTS[:30]).double(), torch.from_numpy(found), atol=1e-4)
+    assert torch.allclose(
+        word_logits(torch.from_numpy(weights), TEXTS[:30]).double(), torch.from_numpy(found), atol=1e-4
+    )
 
 
 def untold() -> Heads:
@@ -48,47 +50,50 @@ def untold() -> Heads:
     return Heads(SETTINGS, WIDTH, 0, 0).eval()
 
 
-def labelled(places: slice, noise: int) -> Labelled:
+def labelled(places: slice, noise: int) -> LabelledVectors:
     vectors = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(noise))[places]
-    return Labelled(vectors, NEEDS[places], TEXTS[places])
+    return LabelledVectors(vectors, NEEDS[places], TEXTS[places])
 
 
 def test_dev_gives_the_words_the_share_they_deserve() -> None:
     heads = untold()
-    told = decide(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
+    told = choose_threshold(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
     assert told is not None
     assert told["words"] > 0.5
     assert told["balanced_accuracy"] == max(told["shares"].values()) == 1.0
     asked = labelled(slice(1, 40, 2), 3)
-    likely = heads.likely(asked.vectors, asked.texts)
+    likely = heads.detect(asked.vectors, asked.texts)
     assert ((likely >= told["threshold"]) == asked.needs).float().mean() > 0.9
 
 
 def test_words_that_mislead_are_left_out() -> None:
     heads, dev = untold(), labelled(slice(1, 40, 2), 2)
     with torch.no_grad():
-        needing = heads.needs(dev.vectors) > heads.needs(dev.vectors).median()
+        needing = heads.detection_logits(dev.vectors) > heads.detection_logits(dev.vectors).median()
     misled = [ASKS[0] if not each else CHATS[0] for each in needing.tolist()]
-    told = decide(heads, labelled(slice(0, 40, 2), 1), Labelled(dev.vectors, needing, misled))
+    told = choose_threshold(heads, labelled(slice(0, 40, 2), 1), LabelledVectors(dev.vectors, needing, misled))
     assert told is not None
     assert told["words"] == 0
-    assert not len(heads.words)
+    assert not len(heads.word_weights)
     assert told["balanced_accuracy"] == 1.0
-    likely = heads.likely(dev.vectors, misled)
+    likely = heads.detect(dev.vectors, misled)
     assert ((likely >= told["threshold"]) == needing).all()
 
 
 def test_what_was_decided_is_kept_on_disk_and_none_of_it_may_be_missing(tmp_path: Path) -> None:
     heads = untold()
-    decide(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
+    choose_threshold(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
     none = torch.zeros(0, WIDTH)
-    store(tmp_path, Learned(heads, none, none, none, {}, none, [], {}))
-    again = restore(tmp_path, SETTINGS).heads
+    save_artifacts(tmp_path, Artifacts(heads, none, none, none, {}, none, [], {}))
+    again = load_artifacts(tmp_path, SETTINGS).heads
     vectors = labelled(slice(0, 40), 5).vectors
-    assert torch.equal(again.likely(vectors, TEXTS), heads.likely(vectors, TEXTS))
-    found = load(tmp_path / WEIGHTS)
+    assert torch.equal(again.detect(vectors, TEXTS), heads.detect(vectors, TEXTS))
+    found = load_checkpoint(tmp_path / WEIGHTS)
     assert found is not None
-    for lost in ("heads/words", "heads/telling"):
-        save(tmp_path / WEIGHTS, {name: value for name, value in found[0].items() if name != lost}, {})
-        with pytest.raises(IndexBroken, match="build the index again"):
-            restore(tmp_path, SETTINGS)
+    for lost in ("heads/word_weights", "heads/detection_mix"):
+        save_checkpoint(tmp_path / WEIGHTS, {name: value for name, value in found[0].items() if name != lost}, found[1])
+        with pytest.raises(IndexBroken, match="rewrite-index build"):
+            load_artifacts(tmp_path, SETTINGS)
+    save_checkpoint(tmp_path / WEIGHTS, found[0], {})
+    with pytest.raises(IndexBroken, match=r"format 1.* reads 2; run `rewrite-index build`"):
+        load_artifacts(tmp_path, SETTINGS)

@@ -12,33 +12,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from masstool_data import CONTEXT
 from torch.nn import functional
 
 from retrievers.masstool import losses
+from retrievers.masstool.faithful import double_softmax, trainer_class
 from retrievers.masstool.graph import (
-    draw,
-    layers,
+    draw_dropout,
+    dropout_views,
+    full_view,
     make_edges,
-    to_askers,
+    to_neighbours,
     to_queries,
     to_scenes,
     to_tools,
-    view,
-    without,
 )
 from retrievers.masstool.model import Heads
-from retrievers.masstool.neighbour_transfer import lent
-from retrievers.masstool.offline_scores import scores
+from retrievers.masstool.neighbour_transfer import transferred_shifts
+from retrievers.masstool.offline_scores import offline_scores
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining, Modules, Transfer
-from retrievers.masstool.training.calibration import best_threshold
-from retrievers.masstool.training.checkpoints import load, save
-from retrievers.masstool.training.epochs import learn
-from retrievers.masstool.training.step_sampler import outside
-from retrievers.masstool.training.tensors import Labelled, Lessons, judge, nearest, nothing
-from retrievers.masstool.training.trainer import Learning
+from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint
+from retrievers.masstool.training.detection_threshold import best_threshold
+from retrievers.masstool.training.epochs import train_heads
+from retrievers.masstool.training.step_sampler import select_neighbours
+from retrievers.masstool.training.tensors import DevMetrics, LabelledVectors, TrainingTensors, nearest, no_labels
+from retrievers.masstool.training.trainer import HeadTrainer
 from retrievers.settings import TrainingSource
-from reward.metrics import judge as judge_rankings
-from reward.metrics import measure
+from reward.metrics import measure_rankings
 
 TRAIN = MassToolTraining(
     data=(TrainingSource("toy"),),
@@ -48,7 +48,6 @@ TRAIN = MassToolTraining(
     batch_size=64,
     learning_rate=3e-3,
     patience=9,
-    warm_up=50,
 )
 SETTINGS = MassToolSettings(train=TRAIN, threshold=0.5, neighbours=5)
 TOOLS, WIDTH, SCENES = 40, 24, 30
@@ -58,7 +57,7 @@ def unit(values: torch.Tensor) -> torch.Tensor:
     return functional.normalize(values, dim=-1)
 
 
-def lessons(train: int = 300, dev: int = 80) -> Lessons:
+def lessons(train: int = 300, dev: int = 80) -> TrainingTensors:
     """Queries gather around scenes whose tools their words hardly tell: neighbours know more than texts."""
     chance = torch.Generator().manual_seed(7)
     tools = unit(torch.randn(TOOLS, WIDTH, generator=chance))
@@ -73,8 +72,8 @@ def lessons(train: int = 300, dev: int = 80) -> Lessons:
 
     (known, gold), (asked, wanted) = draw(train), draw(dev)
     others = unit(torch.randn(100, WIDTH, generator=chance))
-    labels = Labelled(torch.cat([known[:100], others]), torch.arange(200) < 100)
-    return Lessons(tools, known, gold, asked, wanted, labels, labels)
+    labels = LabelledVectors(torch.cat([known[:100], others]), torch.arange(200) < 100)
+    return TrainingTensors(tools, known, gold, asked, wanted, labels, labels)
 
 
 LESSONS = lessons()
@@ -82,7 +81,7 @@ LESSONS = lessons()
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Heads, dict]:
-    return learn(LESSONS, SETTINGS, tmp_path_factory.mktemp("learn"), "cpu", False)
+    return train_heads(LESSONS, SETTINGS, tmp_path_factory.mktemp("learn"), CONTEXT)
 
 
 # The graph, against matrices.
@@ -97,7 +96,7 @@ def dense_graph(gold: list[list[int]], count: int) -> np.ndarray:
 
 def test_propagation_is_lightgcns_sum() -> None:
     gold, count = LESSONS.gold[:50], TOOLS
-    edges = view(make_edges(gold, count))
+    edges = full_view(make_edges(gold, count))
     adjacent = dense_graph(gold, count)
     roots = np.sqrt(np.maximum(adjacent.sum(1, keepdims=True), 1) * np.maximum(adjacent.sum(0, keepdims=True), 1))
     normal = adjacent / roots
@@ -108,15 +107,10 @@ def test_propagation_is_lightgcns_sum() -> None:
     assert np.allclose(to_queries(edges, padded, every, scene=False).numpy(), normal @ tools.numpy())
     means = adjacent / adjacent.sum(1, keepdims=True)
     assert np.allclose(to_queries(edges, padded, every, scene=True).numpy(), means @ tools.numpy())
-    third = normal.T @ (normal @ (normal.T @ queries.numpy()))
-    second = layers(edges, queries, tools, 3, normal=False)
-    assert len(second) == 4
-    assert np.allclose(second[2].numpy(), normal.T @ (normal @ tools.numpy()))
-    assert np.allclose(second[3].numpy(), third)
 
 
 def test_scenes_hold_the_queries_they_belong_to() -> None:
-    seen = view(make_edges([[0, 1], [2], [1, 0], [2], [3]], 4))
+    seen = full_view(make_edges([[0, 1], [2], [1, 0], [2], [3]], 4))
     queries = torch.eye(5)
     by_queries = to_scenes(seen, queries)
     assert torch.allclose(by_queries[0], (queries[0] + queries[2]) / 2**0.5)
@@ -125,15 +119,15 @@ def test_scenes_hold_the_queries_they_belong_to() -> None:
 
 def test_dense_and_sparse_signals_are_the_same_with_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = torch.Generator().manual_seed(0)
-    seen = view(make_edges(LESSONS.gold, TOOLS))
+    seen = full_view(make_edges(LESSONS.gold, TOOLS))
     rows = torch.randint(len(LESSONS.gold), (8, 5), generator=chance)
     attention = torch.rand(8, 5, generator=chance, dtype=torch.float64)
     signals = torch.randn(TOOLS + 1, WIDTH, generator=chance, dtype=torch.float64)
     found = []
     for most in (0, 4096):
-        monkeypatch.setattr("retrievers.masstool.graph.DENSE", most)
+        monkeypatch.setattr("retrievers.masstool.graph.MAX_DENSE_TOOLS", most)
         given = [attention.clone().requires_grad_(), signals.clone().requires_grad_()]
-        both = to_askers(seen, given[1], rows, given[0])
+        both = to_neighbours(seen, given[1], rows, given[0])
         both.square().sum().backward()
         found.append([both, given[0].grad, given[1].grad])
     assert all(torch.allclose(*pair) for pair in zip(*found, strict=True))
@@ -170,7 +164,7 @@ def unfolded(heads: Heads, x: np.ndarray, tools: np.ndarray, signals: np.ndarray
     state = {name: value.double().numpy() for name, value in heads.state_dict().items()}
     settings, keys = heads.settings, LESSONS.train.double().numpy()
     degrees = np.maximum(dense_graph(gold, TOOLS).sum(0), 1)
-    shares, found = state["shares"], np.zeros((len(x), TOOLS))
+    shares, found = state["scales"], np.zeros((len(x), TOOLS))
     for row, query in enumerate(x):
         cosines = keys @ query
         near = [n for n in np.argsort(-cosines)[: settings.neighbours]]
@@ -195,7 +189,7 @@ def unfolded(heads: Heads, x: np.ndarray, tools: np.ndarray, signals: np.ndarray
                 if settings.faithful:
                     values += share * (keys[n] + state["queries"][n] + brought / np.linalg.norm(brought))
                 else:
-                    values += share * (state["own"] * keys[n] + brought)
+                    values += share * (state["neighbour_weight"] * keys[n] + brought)
             searched = values if settings.faithful else values @ state[f"mixing.{place}"]
             joint = transferred(settings.modules.transfer, state, info, searched, place)
             for t in range(TOOLS):
@@ -204,8 +198,8 @@ def unfolded(heads: Heads, x: np.ndarray, tools: np.ndarray, signals: np.ndarray
                         length = np.linalg.norm(term)
                         found[row, t] += (term @ tools[t]) / length if length else 0.0
                 else:
-                    found[row, t] += shares[0] * state["weights"][place] * (searched @ tools[t])
-                    found[row, t] += shares[0] * state["weights"][2 + place] * (joint @ tools[t])
+                    found[row, t] += shares[0] * state["vote_weights"][place] * (searched @ tools[t])
+                    found[row, t] += shares[0] * state["vote_weights"][2 + place] * (joint @ tools[t])
         if not settings.faithful:
             text = query + shares[3] * (query @ state["adapter"])
             found[row] += tools @ (text / np.linalg.norm(text))
@@ -216,20 +210,20 @@ def unfolded(heads: Heads, x: np.ndarray, tools: np.ndarray, signals: np.ndarray
 @pytest.mark.parametrize("transfer", ["gating", "attention", "concatenation", "addition"])
 def test_the_score_folds_into_one_inner_product(faithful: bool, transfer: Transfer, tmp_path: Path) -> None:
     settings = replace(SETTINGS, faithful=faithful, modules=Modules(transfer=transfer))
-    bare = replace(LESSONS, labels=nothing(WIDTH), dev_labels=nothing(WIDTH))
-    heads, _ = learn(bare, replace(settings, train=replace(TRAIN, epochs=1)), tmp_path, "cpu", False)
+    bare = replace(LESSONS, labels=no_labels(WIDTH), dev_labels=no_labels(WIDTH))
+    heads, _ = train_heads(bare, replace(settings, train=replace(TRAIN, epochs=1)), tmp_path, CONTEXT)
     heads = heads.double()
-    exact = Lessons(
+    exact = TrainingTensors(
         LESSONS.tools.double(),
         LESSONS.train.double(),
         LESSONS.gold,
         LESSONS.dev[:0].double(),
         [],
-        *[nothing(WIDTH)] * 2,
+        *[no_labels(WIDTH)] * 2,
     )
     x = LESSONS.dev[:12].double()
-    folded = scores(heads, exact, x).numpy()
-    seen = view(make_edges(LESSONS.gold, TOOLS))
+    folded = offline_scores(heads, exact, x).numpy()
+    seen = full_view(make_edges(LESSONS.gold, TOOLS))
     needed = torch.tensor(sorted({row for each in LESSONS.gold for row in each}))
     with torch.no_grad():
         tools = heads.tools(exact.tools, exact.train, seen, needed)
@@ -245,11 +239,14 @@ def test_a_training_query_does_not_see_its_own_gold_edges() -> None:
     """Other gold for the anchors changes nothing of what they are asked with; faithful it does: that is the leak."""
     anchors = torch.arange(40)
     other = [[(tools[0] + 7) % TOOLS] if row < 40 else tools for row, tools in enumerate(LESSONS.gold)]
-    changed = Lessons(LESSONS.tools, LESSONS.train, other, LESSONS.dev, LESSONS.dev_gold, *[nothing(WIDTH)] * 2)
+    changed = TrainingTensors(
+        LESSONS.tools, LESSONS.train, other, LESSONS.dev, LESSONS.dev_gold, *[no_labels(WIDTH)] * 2
+    )
     found: dict[bool, list[torch.Tensor]] = {False: [], True: []}
     for faithful in found:
         for each in (LESSONS, changed):
-            learning = Learning(each, replace(SETTINGS, faithful=faithful), "cpu")
+            settings = replace(SETTINGS, faithful=faithful)
+            learning = trainer_class(settings)(each, settings, CONTEXT)
             learning.heads.eval()
             with torch.no_grad():
                 if not faithful:
@@ -259,10 +256,12 @@ def test_a_training_query_does_not_see_its_own_gold_edges() -> None:
                 batch = (torch.arange(len(each.train)) >= 40).long()
                 held_out = (batch == 0)[None]
                 # the widths of both tables are the same, so that the same edges are dropped
-                drawn = [draw(learning.edges, chance)]
-                seen = view(learning.edges) if faithful else without(learning.edges, held_out, 0.0, drawn)[0]
+                drawn = [draw_dropout(learning.edges, chance)]
+                seen = full_view(learning.edges) if faithful else dropout_views(learning.edges, held_out, 0.0, drawn)[0]
                 tools = learning.heads.tools(each.tools, each.train, seen)
-                near = outside(learning.near, anchors, None if faithful else batch, SETTINGS.neighbours)
+                near = select_neighbours(
+                    learning.sampler.near, anchors, None if faithful else batch, SETTINGS.neighbours
+                )
                 assert faithful or not (near.valid & (near.rows < 40)).any()
                 asked = learning.heads(each.train[anchors], near, each.train, seen, tools, anchors)
             found[faithful].append(asked.vectors @ tools.vectors.T)
@@ -275,10 +274,10 @@ def test_the_losses_are_what_they_say() -> None:
     logits, needs = chance.normal(size=8), chance.integers(0, 2, 8).astype(bool)
     p = 1 / (1 + np.exp(-logits))
     expected = -np.mean(np.where(needs, np.log(p), np.log(1 - p)))
-    found = losses.detection(torch.tensor(logits), torch.tensor(needs), faithful=False)
+    found = losses.detection(torch.tensor(logits), torch.tensor(needs))
     assert float(found) == pytest.approx(expected)
     two = torch.stack([torch.zeros(8), torch.tensor(logits).float()], dim=1)
-    twice = losses.detection(two, torch.tensor(needs), faithful=True)
+    twice = double_softmax(two, torch.tensor(needs))
     assert float(twice) > float(functional.cross_entropy(two, torch.tensor(needs).long())) * 0.5
     assert float(twice) >= np.log(1 + np.exp(-1)) - 1e-6  # a double softmax can never be sure
     scored, gold = chance.normal(size=(3, 6)), np.array([[1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0]])
@@ -314,11 +313,11 @@ def test_rows_of_zeros_take_no_part_in_contrast() -> None:
 def test_dev_is_judged_as_evaluation_judges() -> None:
     found = torch.rand(30, TOOLS, generator=torch.Generator().manual_seed(1))
     gold = [list(each) for each in LESSONS.dev_gold[:30]]
-    mine = judge(gold)(found)
-    rankings = [[str(row) for row in rows] for rows in found.topk(10).indices.tolist()]
-    judged = judge_rankings(rankings, [{str(row) for row in rows} for rows in gold])
-    for metric in ("recall@3", "recall@5", "ndcg@5", "comp@3"):
-        assert mine[metric] == pytest.approx(measure(metric, judged).mean())
+    means = DevMetrics(measure_rankings, gold)(found)
+    metrics = ("recall@3", "recall@5", "ndcg@5", "comp@3")
+    for metric, values in measure_rankings(metrics, found.topk(10).indices.tolist(), gold).items():
+        assert means[metric] == pytest.approx(values.mean())
+    assert means["mean"] == pytest.approx(sum(means[metric] for metric in metrics) / 4)
 
 
 def test_the_threshold_is_the_best_and_the_lowest_of_the_best() -> None:
@@ -362,9 +361,9 @@ def test_it_learns_what_texts_do_not_tell(learned: tuple[Heads, dict]) -> None:
 )
 @pytest.mark.parametrize("faithful", [False, True])
 def test_every_part_can_be_left_out(modules: Modules, faithful: bool, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, modules=modules, faithful=faithful, layers=2, train=replace(TRAIN, epochs=1))
-    heads, facts = learn(LESSONS, settings, tmp_path, "cpu", False)
-    found = scores(heads, LESSONS, LESSONS.dev)
+    settings = replace(SETTINGS, modules=modules, faithful=faithful, train=replace(TRAIN, epochs=1))
+    heads, facts = train_heads(LESSONS, settings, tmp_path, CONTEXT)
+    found = offline_scores(heads, LESSONS, LESSONS.dev)
     assert torch.isfinite(found).all()
     assert (facts["detection"] is None) == (not modules.detection)
     assert facts["after"]["mean"] > 0
@@ -381,15 +380,15 @@ def test_parts_that_do_not_help_are_left_out_by_dev(tmp_path: Path) -> None:
 
     (known, _), (asked, wanted) = draw(200), draw(100)
     random = [[int(torch.randint(TOOLS, (1,), generator=chance))] for _ in known]
-    data = Lessons(tools, known, random, asked, wanted, nothing(WIDTH), nothing(WIDTH))
-    _, facts = learn(data, replace(SETTINGS, train=replace(TRAIN, epochs=2)), tmp_path, "cpu", False)
+    data = TrainingTensors(tools, known, random, asked, wanted, no_labels(WIDTH), no_labels(WIDTH))
+    _, facts = train_heads(data, replace(SETTINGS, train=replace(TRAIN, epochs=2)), tmp_path, CONTEXT)
     assert facts["plain"]["mean"] > 0.99
     assert facts["after"]["mean"] > 0.99
 
 
 def test_heads_are_kept_as_they_start_where_training_does_harm() -> None:
     settings = replace(SETTINGS, train=replace(SETTINGS.train, learning_rate=30.0, epochs=2))
-    heads, facts = learn(LESSONS, settings, None, "cpu", False)
+    heads, facts = train_heads(LESSONS, settings, None, CONTEXT)
     assert facts["kept"] == "untrained"
     assert facts["after"]["mean"] == max(facts["calibrated"].values()) > facts["calibrated"]["trained"]
     assert not heads.residual.any()
@@ -404,22 +403,22 @@ torch.set_num_threads(1)
 import test_masstool as t
 from pathlib import Path
 from retrievers.masstool.training import trainer as train
-plain, count = train.Learning.loss, iter(range(99))
+plain, count = train.HeadTrainer.loss, iter(range(99))
 def loss(self, *rest):
     if next(count) == 12:
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(self, *rest)
-train.Learning.loss = loss
-t.learn(t.LESSONS, t.SETTINGS, Path(sys.argv[2]), "cpu", False)
+train.HeadTrainer.loss = loss
+t.train_heads(t.LESSONS, t.SETTINGS, Path(sys.argv[2]), t.CONTEXT)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)], capture_output=True, env={**os.environ}
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-800:]
-    found = load(tmp_path / "heads.safetensors")
+    found = load_checkpoint(tmp_path / "heads.safetensors")
     assert found is not None
     assert found[1]["epoch"] == 2
-    heads, facts = learn(LESSONS, SETTINGS, tmp_path, "cpu", False)
+    heads, facts = train_heads(LESSONS, SETTINGS, tmp_path, CONTEXT)
     assert [row["mean"] for row in facts["history"]] == [row["mean"] for row in learned[1]["history"]]
     assert facts["chosen"] == learned[1]["chosen"]
     theirs = learned[0].state_dict()
@@ -428,28 +427,29 @@ t.learn(t.LESSONS, t.SETTINGS, Path(sys.argv[2]), "cpu", False)
 
 def test_a_torn_checkpoint_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    assert load(path) is None
-    save(path, {"a": torch.ones(3)}, {"epoch": 1})
+    assert load_checkpoint(path) is None
+    save_checkpoint(path, {"a": torch.ones(3)}, {"epoch": 1})
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    assert load(path) is None
+    assert load_checkpoint(path) is None
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not(learned: tuple[Heads, dict], tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    again, _ = learn(LESSONS, SETTINGS, tmp_path / "a", "cpu", False)
+    again, _ = train_heads(LESSONS, SETTINGS, tmp_path / "a", CONTEXT)
     assert torch.equal(again.attention, learned[0].attention)
-    other, _ = learn(LESSONS, replace(SETTINGS, train=replace(TRAIN, seed=1)), tmp_path / "b", "cpu", False)
+    other, _ = train_heads(LESSONS, replace(SETTINGS, train=replace(TRAIN, seed=1)), tmp_path / "b", CONTEXT)
     assert not torch.equal(other.attention, learned[0].attention)
 
 
 @pytest.mark.parametrize("candidates", [4096, 20])
 def test_how_many_steps_are_drawn_together_changes_nothing(candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, found = replace(SETTINGS, train=replace(TRAIN, candidates=candidates)), []
+    monkeypatch.setattr("retrievers.masstool.training.step_sampler.MAX_CANDIDATES", candidates)
+    found = []
     for most in (1, 4_000_000):
-        monkeypatch.setattr("retrievers.masstool.training.step_sampler.AT_ONCE", most)
-        learning = Learning(LESSONS, settings, "cpu")
+        monkeypatch.setattr("retrievers.masstool.training.step_sampler.MAX_EDGES", most)
+        learning = HeadTrainer(LESSONS, SETTINGS, CONTEXT)
         found.append((learning.epoch(0), learning.heads.attention))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-5)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
@@ -459,22 +459,22 @@ def test_training_leaves_the_process_chance_alone(tmp_path: Path) -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    learn(LESSONS, replace(SETTINGS, train=replace(TRAIN, epochs=1)), tmp_path, "cpu", False)
+    train_heads(LESSONS, replace(SETTINGS, train=replace(TRAIN, epochs=1)), tmp_path, CONTEXT)
     assert torch.equal(torch.rand(3), expected)
 
 
-# Lending.
+# Transfer to untrained tools.
 
 
-def test_a_tool_of_the_same_text_is_lent_everything_and_one_like_nothing_nothing() -> None:
-    lenders, shifts = torch.eye(4), torch.ones(4, 4)
-    assert torch.allclose(lent(lenders[:1], lenders, shifts, 1.0), shifts[:1], atol=1e-3)
-    assert lent(-lenders[:1], lenders, shifts, 1.0).abs().max() < 1e-3
-    assert not lent(lenders[:1], lenders, shifts, 0.0).any()
+def test_a_tool_with_a_known_text_gets_its_whole_shift_and_one_unlike_all_gets_none() -> None:
+    trained, shifts = torch.eye(4), torch.ones(4, 4)
+    assert torch.allclose(transferred_shifts(trained[:1], trained, shifts, 1.0), shifts[:1], atol=1e-3)
+    assert transferred_shifts(-trained[:1], trained, shifts, 1.0).abs().max() < 1e-3
+    assert not transferred_shifts(trained[:1], trained, shifts, 0.0).any()
 
 
 def test_neighbours_are_the_nearest_and_never_oneself() -> None:
-    near = nearest(LESSONS.train, LESSONS.train, 5, itself=True)
+    near = nearest(LESSONS.train, LESSONS.train, 5, exclude_self=True)
     cosines = (LESSONS.train @ LESSONS.train.T).fill_diagonal_(-2)
     assert torch.equal(near.cosines, cosines.topk(5).values)
     assert (near.rows != torch.arange(len(LESSONS.train))[:, None]).all()

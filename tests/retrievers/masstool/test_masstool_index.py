@@ -19,9 +19,9 @@ from retrievers.errors import BadInput
 from retrievers.index import Index, add, build, confirm, remove, verify
 from retrievers.index import manifest as manifests
 from retrievers.kind import Context
-from retrievers.masstool.offline_scores import scores
+from retrievers.masstool.offline_scores import offline_scores
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.training.pipeline import embedded
+from retrievers.masstool.training.tensors import embed_training_set
 from retrievers.settings import BM25Settings, DenseSettings
 from retrievers.types import Tool
 
@@ -44,16 +44,16 @@ def own(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_an_index_scores_as_training_did(folder: Path, some_tools: list[Tool], context: Context) -> None:
-    from retrievers.masstool.artifacts import restore
+    from retrievers.masstool.artifacts import load_artifacts
 
     data = small_set(some_tools)
     index = Index(folder, context)
     model = folder / index.manifest.retrievers["masstool"].model
-    heads = restore(model, SETTINGS).heads
+    heads = load_artifacts(model, SETTINGS).heads
     encoder = Encoder(context.find_model(SETTINGS.model), SETTINGS.batch_size, "cpu")
-    lessons = embedded(data, encoder, context)
+    lessons = embed_training_set(data, encoder, context)
     queries = ["will it rain tomorrow", "send money to my sister", "a table for two tonight", *data.dev.queries[:5]]
-    expected = scores(heads, lessons, torch.from_numpy(encoder.queries(queries)))
+    expected = offline_scores(heads, lessons, torch.from_numpy(encoder.queries(queries)))
     for ranking, row in zip(index.retriever("masstool").search(queries, 10), expected, strict=True):
         best = row.topk(10)
         assert np.allclose(ranking.scores, best.values.numpy(), atol=2e-5)
@@ -100,7 +100,7 @@ def test_votes_for_removed_tools_are_gone_too(own: Path, some_tools: list[Tool],
     retriever = index.retriever("masstool")
     pool = retriever._inner._pool  # type: ignore[attr-defined]
     assert gold not in retriever.search([query], 100)[0].ids
-    only = [place for place, (_, tools) in enumerate(retriever._inner._learned.pairs) if tools == (gold,)]  # type: ignore[attr-defined]
+    only = [place for place, (_, tools) in enumerate(retriever._inner._artifacts.pairs) if tools == (gold,)]  # type: ignore[attr-defined]
     assert not pool.live[only].any()
 
 
@@ -169,17 +169,21 @@ def test_a_kill_while_confirming_leaves_the_old_index_or_the_new_one(own: Path, 
     assert news >= 1
 
 
-def test_a_large_pool_is_searched_by_a_graph_alike(some_tools: list[Tool], context: Context, tmp_path: Path) -> None:
+def test_a_large_pool_is_searched_by_a_graph_alike(
+    some_tools: list[Tool], context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = small_set(some_tools)
-    near = replace(SETTINGS, ann_pool_above=10, train=replace(SETTINGS.train, epochs=1))  # type: ignore[type-var]
-    exact = replace(near, ann_pool_above=1000)
-    sets = {"near": [data], "exact": [data]}
-    build(tmp_path / "index", some_tools, {"near": near, "exact": exact}, context, training=sets)
-    index = Index(tmp_path / "index", context)
-    confirm(tmp_path / "index", [("a llama", [some_tools[0].id])], context)
-    again = Index(tmp_path / "index", context)
-    for each in (index, again):
-        left, right = (each.retriever(name).search(data.dev.queries[:8], 5) for name in ("near", "exact"))
+    quick = replace(SETTINGS, train=replace(SETTINGS.train, epochs=1))  # type: ignore[type-var]
+    for name, above in (("near", 10), ("exact", 1000)):
+        monkeypatch.setattr("retrievers.masstool.training.pipeline.POOL_GRAPH_ABOVE", above)
+        build(tmp_path / name, some_tools, {"masstool": quick}, context, training={"masstool": [data]})
+    for confirmed in (False, True):
+        if confirmed:
+            for name in ("near", "exact"):
+                confirm(tmp_path / name, [("a llama", [some_tools[0].id])], context)
+        opened = [Index(tmp_path / name, context).retriever("masstool") for name in ("near", "exact")]
+        assert [retriever._inner._artifacts.pool_graph is not None for retriever in opened] == [True, False]  # type: ignore[attr-defined]
+        left, right = (retriever.search(data.dev.queries[:8], 5) for retriever in opened)
         for one, two in zip(left, right, strict=True):
             assert one.ids == two.ids
             assert np.allclose(one.scores, two.scores, atol=2e-5)
