@@ -88,7 +88,7 @@ def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Den
         torch.manual_seed(0)
         heads = Heads(settings, WIDTH, 0, 0)
     started = time.perf_counter()
-    graph = ann.build(keys, settings.ann_links, BUILD_EFFORT)
+    graph = ann.build(keys, effort=BUILD_EFFORT)
     print(f"pool graph of {pool:,} queries built in {time.perf_counter() - started:.0f} s")
     pool_keys = torch.from_numpy(keys)
     artifacts = Artifacts(heads, texts, texts * 0, texts * 0, {}, pool_keys, pairs, {"detection": None}, graph)
@@ -100,7 +100,7 @@ def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Den
     blocks = [Block({"vectors": vectors, "signals": vectors}, live)]
     opened = kind.open(blocks, rows, "benchmark/masstool", lambda name: opened)
     print(f"opened in {time.perf_counter() - started:.1f} s")
-    return Dense(encoder, [Block({"vectors": vectors}, live)], rows, "benchmark/dense", settings.ann_effort), opened
+    return Dense(encoder, [Block({"vectors": vectors}, live)], rows, "benchmark/dense"), opened
 
 
 def compare(systems: Mapping[str, Retriever], texts: list[str], size: int, encoder: Encoder) -> dict[str, float]:

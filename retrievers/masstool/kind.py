@@ -10,7 +10,7 @@ import numpy as np
 from retrievers.base import Retriever
 from retrievers.dense.embeddings import embed
 from retrievers.dense.encoder import Encoder
-from retrievers.dense.retriever import Dense
+from retrievers.dense.retriever import Dense, with_graph
 from retrievers.errors import BadInput
 from retrievers.kind import Arrays, Block, Context
 from retrievers.masstool.artifacts import Artifacts, Pair, load_artifacts, untrained
@@ -46,16 +46,15 @@ class MassToolKind:
     def rows(self, documents: Sequence[str]) -> Arrays:
         texts = [clean(document) for document in documents]
         vectors = embed(self._encoder, texts, self._context)
-        if self._trained is None:
-            return self._with_graph({"vectors": vectors})
-        moved, signals = self.artifacts(vectors.shape[1]).tool_vectors(texts, vectors)
-        return self._with_graph({"vectors": moved, "signals": signals})
+        arrays = {"vectors": vectors}
+        if self._trained is not None:
+            arrays["vectors"], arrays["signals"] = self.artifacts(vectors.shape[1]).tool_vectors(texts, vectors)
+        return with_graph(arrays, self._settings.ann_above)
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:
-        labels = [label for label in blocks[0].arrays if label != "graph"]
-        return self._with_graph(
-            {label: np.concatenate([block.arrays[label][block.live] for block in blocks]) for label in labels}
-        )
+        names = [name for name in blocks[0].arrays if name != "graph"]
+        arrays = {name: np.concatenate([block.arrays[name][block.live] for block in blocks]) for name in names}
+        return with_graph(arrays, self._settings.ann_above)
 
     def feedback_keys(self, queries: Sequence[str]) -> np.ndarray:
         """Keys of queries that will be confirmed."""
@@ -76,25 +75,18 @@ class MassToolKind:
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
         dimensions = blocks[0].arrays["vectors"].shape[1]
-        dense = Dense(self._encoder, blocks, rows, fingerprint, self._settings.ann_effort)
+        dense = Dense(self._encoder, blocks, rows, fingerprint)
         artifacts = self.artifacts(dimensions)
         signals = _StackedRows([block.arrays.get("signals", block.arrays["vectors"]) for block in blocks])
         live = {rows.ids[row]: int(row) for row in np.flatnonzero(rows.live)}
         keys, pairs = self._confirmed or (np.zeros((0, dimensions), np.float32), [])
         pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, {query for query, _ in pairs})
         if artifacts.pool_graph is not None:
-            pool.use_graph(artifacts.pool_graph, self._settings.ann_effort)
+            pool.use_graph(artifacts.pool_graph)
         heads = untrained(self._settings, dimensions).heads
         confirmed = ConfirmedVotes(Pool(keys, pairs, live, signals), heads, artifacts.heads.vote_scale)
-        retriever = MassTool(self._encoder, dense, artifacts, pool, confirmed, rows)
-        return retriever if artifacts.threshold is None else DetectingMassTool(retriever, artifacts.threshold)
-
-    def _with_graph(self, arrays: Arrays) -> Arrays:
-        if len(arrays["vectors"]) <= self._settings.ann_above:
-            return arrays
-        from retrievers.dense import ann
-
-        return {**arrays, "graph": ann.build(arrays["vectors"], self._settings.ann_links)}
+        kind = MassTool if artifacts.threshold is None else DetectingMassTool
+        return kind(self._encoder, dense, artifacts, pool, confirmed, rows)
 
 
 class _StackedRows:

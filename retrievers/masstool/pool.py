@@ -48,12 +48,12 @@ class Pool:
         self.tools = ToolVectors(*(torch.from_numpy(padded),) * 3)
         self._graph: Any = None
 
-    def use_graph(self, data: np.ndarray, effort: int) -> None:
+    def use_graph(self, data: np.ndarray) -> None:
         """Search by an HNSW graph from now on."""
         from retrievers.dense.ann import Graph
 
         if self.live.any():
-            self._graph = Graph(data, self.live, effort)
+            self._graph = Graph(data, self.live)
 
     def nearest(self, queries: np.ndarray, count: int) -> Neighbours:
         """Nearest live queries of the pool."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from retrievers.dense.encoder import Encoder
-from retrievers.dense.retriever import Dense
+from retrievers.dense.retriever import Dense, search_texts
 from retrievers.masstool.artifacts import Artifacts
 from retrievers.masstool.model import Heads
 from retrievers.masstool.pool import Pool
@@ -46,13 +46,11 @@ class MassTool:
         self._has_tools, self.fingerprint = bool(rows.live.any()), dense.fingerprint
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        texts = {row: text for row, query in enumerate(queries) if (text := clean(query))}
-        rankings = [Ranking()] * len(queries)
-        if texts and self._has_tools:
-            vectors = self.vectors(self._encoder.queries(list(texts.values())))
-            for row, ranking in zip(texts, self._dense.search_vectors(vectors, k), strict=True):
-                rankings[row] = ranking
-        return rankings
+        if not self._has_tools:
+            return [Ranking()] * len(queries)
+        return search_texts(
+            self._encoder, queries, lambda encoded: self._dense.search_vectors(self.vectors(encoded), k)
+        )
 
     @torch.no_grad()
     def vectors(self, encoded: np.ndarray) -> np.ndarray:
@@ -65,6 +63,16 @@ class MassTool:
             parts.append((folded.vectors + self._confirmed(batch)).numpy())
         return np.concatenate(parts)
 
+
+class DetectingMassTool(MassTool):
+    """A MassTool with a trained detector: a Detector as well as a Retriever."""
+
+    @property
+    def threshold(self) -> float:
+        """Probability from which on a query needs a tool."""
+        assert self._artifacts.threshold is not None
+        return self._artifacts.threshold
+
     @torch.no_grad()
     def probabilities(self, queries: Sequence[str]) -> list[float]:
         """Probability that each query needs a tool; 0 for an empty one."""
@@ -76,16 +84,3 @@ class MassTool:
             for row, value in zip(texts, detected.tolist(), strict=True):
                 values[row] = round(value, 6)
         return values
-
-
-class DetectingMassTool:
-    """A MassTool with a trained detector: a Detector as well as a Retriever."""
-
-    def __init__(self, inner: MassTool, threshold: float) -> None:
-        self._inner, self.threshold, self.fingerprint = inner, threshold, inner.fingerprint
-
-    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        return self._inner.search(queries, k)
-
-    def probabilities(self, queries: Sequence[str]) -> list[float]:
-        return self._inner.probabilities(queries)

@@ -108,8 +108,6 @@ class MassToolSettings:
     """Minimum cosine of a confirmed query, and of a neighbour if `faithful`; else dev chooses that of neighbours."""
     batch_size: Annotated[int, Ge(1)] = 64
     ann_above: Annotated[int, Ge(1)] = 50_000
-    ann_links: Annotated[int, Ge(1)] = 32
-    ann_effort: Annotated[int, Ge(1)] = 256
     """As in a dense index."""
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work:
     part.mkdir()
     if tuned:
         shutil.copytree(tuned, part / "encoder")
-    save_artifacts(part, make_artifacts(heads.cpu(), data, tensors, settings, facts))
+    save_artifacts(part, make_artifacts(heads.cpu(), data, tensors, facts))
     part.rename(finished)
     return finished
 
@@ -73,9 +73,7 @@ def tune_encoder(data: TrainingSet, settings: MassToolSettings, encoder: Encoder
 
 
 @torch.no_grad()
-def make_artifacts(
-    heads: Heads, data: TrainingSet, tensors: TrainingTensors, settings: MassToolSettings, facts: dict[str, Any]
-) -> Artifacts:
+def make_artifacts(heads: Heads, data: TrainingSet, tensors: TrainingTensors, facts: dict[str, Any]) -> Artifacts:
     """Collect what serving needs. Dev queries join the pool: nothing is chosen by them any more."""
     heads.eval()
     tools = heads.tools(tensors.tools, tensors.train, full_view(make_edges(data.train.gold, len(data.documents))))
@@ -93,7 +91,7 @@ def make_artifacts(
     if len(keys) > POOL_GRAPH_ABOVE:
         from retrievers.dense import ann
 
-        graph = ann.build(keys.numpy(), settings.ann_links)
+        graph = ann.build(keys.numpy())
     rows = {text_hash(data.documents[row]): index for index, row in enumerate(trained)}
     shifts, signal_shifts = tools.unnormalized[trained] - texts, tools.signals[trained] - texts
     return Artifacts(heads, texts, shifts, signal_shifts, rows, keys, pairs, facts, graph)

@@ -98,9 +98,9 @@ def test_votes_for_removed_tools_are_gone_too(own: Path, some_tools: list[Tool],
     remove(own, [gold], context)
     index = Index(own, context)
     retriever = index.retriever("masstool")
-    pool = retriever._inner._pool  # type: ignore[attr-defined]
+    pool = retriever._pool  # type: ignore[attr-defined]
     assert gold not in retriever.search([query], 100)[0].ids
-    only = [place for place, (_, tools) in enumerate(retriever._inner._artifacts.pairs) if tools == (gold,)]  # type: ignore[attr-defined]
+    only = [place for place, (_, tools) in enumerate(retriever._artifacts.pairs) if tools == (gold,)]  # type: ignore[attr-defined]
     assert not pool.live[only].any()
 
 
@@ -182,7 +182,7 @@ def test_a_large_pool_is_searched_by_a_graph_alike(
             for name in ("near", "exact"):
                 confirm(tmp_path / name, [("a llama", [some_tools[0].id])], context)
         opened = [Index(tmp_path / name, context).retriever("masstool") for name in ("near", "exact")]
-        assert [retriever._inner._artifacts.pool_graph is not None for retriever in opened] == [True, False]  # type: ignore[attr-defined]
+        assert [retriever._artifacts.pool_graph is not None for retriever in opened] == [True, False]  # type: ignore[attr-defined]
         left, right = (retriever.search(data.dev.queries[:8], 5) for retriever in opened)
         for one, two in zip(left, right, strict=True):
             assert one.ids == two.ids
