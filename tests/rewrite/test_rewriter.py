@@ -78,7 +78,7 @@ def test_a_query_that_is_too_long_by_itself_is_not_asked(rewriter: Rewriter, bac
 def test_where_all_are_too_long_nothing_is_asked(rewriter: Rewriter, backend: Listening) -> None:
     backend.heard = []
     several = Sampling(temperature=1.0, answers=3, max_tokens=MOST_TOKENS)
-    samples = rewriter.samples([RewriteRequest(TOO_LONG)], several)
+    samples = rewriter.sample([RewriteRequest(TOO_LONG)], several)
     assert [[rewrite.status for rewrite in rewrites] for rewrites in samples] == [["too-long"] * 3]
     assert backend.heard == []
     assert rewriter.rewrite([]) == []
@@ -118,7 +118,7 @@ def test_every_answer_is_read(rewriter: Rewriter) -> None:
     # A template that takes any line as a query, so that even an untrained model has something to say.
     easy = replace(rewriter, template=replace(load_template("needs"), line="{query}"))
     several = Sampling(temperature=1.0, answers=4, max_tokens=MOST_TOKENS, seed=2)
-    samples = easy.samples([RewriteRequest("hi"), RewriteRequest("ho")], several)
+    samples = easy.sample([RewriteRequest("hi"), RewriteRequest("ho")], several)
     assert [[rewrite.status for rewrite in rewrites] for rewrites in samples] == [["rewritten"] * 4] * 2
     assert len({rewrite.lines for rewrites in samples for rewrite in rewrites}) == 8
-    assert easy.samples([RewriteRequest("hi"), RewriteRequest("ho")], several) == samples
+    assert easy.sample([RewriteRequest("hi"), RewriteRequest("ho")], several) == samples

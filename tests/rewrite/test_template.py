@@ -12,10 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rewrite.errors import RewriteError
-from rewrite.template import HERE, TEMPLATE_FILE, Template, load_template
+from rewrite.template import BUNDLED, TEMPLATE_FILE, Template, load_template
 from rewrite.types import Answer, RewriteRequest
 
-BUNDLED = sorted(path.stem for path in HERE.glob("*.yaml"))
+BUNDLED = sorted(path.stem for path in BUNDLED.glob("*.yaml"))
 NEEDS = load_template("needs")
 ANY_TEXT = st.text(st.characters(), max_size=400)
 """Lone surrogates and control characters too."""

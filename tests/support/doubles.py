@@ -254,4 +254,4 @@ def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has models answer the way they do on a GPU, but each step by itself instead of as a record of one."""
     for room in ("rewrite.backends.in_process", "rewrite.align.groups.trainers", "rewrite.align.ppo.trainer"):
         monkeypatch.setattr(f"{room}.can_record", lambda model, copied=False: True)
-    monkeypatch.setattr("rewrite.speedups.decoding.Decoding._recorded", lambda self: self._advance)
+    monkeypatch.setattr("rewrite.speedups.decoding.Decoding._record", lambda self: self._advance)

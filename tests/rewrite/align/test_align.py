@@ -14,18 +14,17 @@ import pytest
 import torch
 from doubles import recordable
 from peft import LoraConfig, get_peft_model
-from rewrite.align.groups.adapter_rollouts import persistent
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rewrite.align import dpo
 from rewrite.align.alignment_trainer import AlignTask, RunOptions
 from rewrite.align.best_of_n import train_best_of_n
-from rewrite.align.blends import blended
-from rewrite.align.dpo import sunk, train_dpo
+from rewrite.align.blends import choose_blend
+from rewrite.align.dpo import lost_likelihood, train_dpo
 from rewrite.align.groups import run as groups
 from rewrite.align.groups.run import train_groups
-from rewrite.align.groups.trainers import GroupTrainer
+from rewrite.align.groups.trainers import GroupTrainer, retry_server
 from rewrite.align.pairs import Pair
 from rewrite.align.ppo.run import learning_rate_share, train_ppo
 from rewrite.align.query import AlignQuery
@@ -43,9 +42,10 @@ from rewrite.errors import BackendDown, Interrupted, RewriteError
 from rewrite.settings import LoraSettings
 from rewrite.sft.dev_eval_trainer import TrainingTask
 from rewrite.sft.examples import Example
-from rewrite.sft.run import TrainingResult, load_policy
+from rewrite.sft.models import load_policy
+from rewrite.sft.run import TrainingResult
 from rewrite.speedups.decoding import Decoding
-from rewrite.speedups.shared_prompts import Shared
+from rewrite.speedups.shared_prompts import SharedPrompts
 from rewrite.template import Template
 from rewrite.types import Answer, Rewrite
 
@@ -55,13 +55,13 @@ EXAMPLES = [Example(f"q{number}", f"{thing} in Oslo", (f"{thing} search",), ("t"
             enumerate("hotels trains rain news".split())]  # fmt: skip
 QUERIES = [AlignQuery("small", example) for example in EXAMPLES]
 PAIRS = [Pair(each.utterance, each.lines[0], "what a lovely day") for each in EXAMPLES] * 2
-FREE = CollapseLimits(parsed=0.0, distinct=0.0, shorter=0.0, longer=1e9, kl=0.0)
+FREE = CollapseLimits(min_parsed=0.0, min_distinct=0.0, min_length_ratio=0.0, max_length_ratio=1e9, max_kl=0.0)
 SETTINGS = AlignTraining(
     lora=LoraSettings(rank=4, alpha=8), batch_size=2, learning_rate=1e-2, max_tokens=64, evaluations=2, patience=9,
     report_to=(),
 )  # fmt: skip
 """With 8 pairs 4 steps, the evaluations after 2 and 4."""
-PPO = PpoSettings(max_tokens=5, minibatch=2)
+PPO = PpoSettings(max_tokens=5, minibatch_size=2)
 ROLLOUTS = {"answers": 2, "max_tokens": 5}
 
 
@@ -144,7 +144,7 @@ def test_dpo_of_a_whole_model_and_with_a_frozen_reference(base: Path, adapter: P
     assert first["loss"] == pytest.approx(0.6931, abs=1e-3)
     goal = _goal(base, adapter)
     held = DpoSettings(loss=("sigmoid", "sft"), weights=(1.0, 0.2))
-    train_dpo(goal, _leg(tmp_path / "held"), PAIRS, held, reference=replace(goal.task, adapter=None))
+    train_dpo(goal, _leg(tmp_path / "held"), PAIRS, held, reference=replace(goal.training, adapter=None))
     row = [json.loads(line) for line in (tmp_path / "held" / "metrics.jsonl").read_text().splitlines()][1]
     assert abs(row["kl"]) > 1e-3  # the reference is another model than the start
 
@@ -154,7 +154,7 @@ def test_dpo_tells_what_did_not_fit(
 ) -> None:
     shown = replace(TEMPLATE, user="{utterance} {candidates}", candidates=2)
     goal = _goal(base, adapter)
-    goal = replace(goal, task=replace(goal.task, template=shown))
+    goal = replace(goal, training=replace(goal.training, template=shown))
     far = "a hotel " * 99
     pairs = [
         *PAIRS[:2],
@@ -187,7 +187,7 @@ def _stopping(at: int) -> Callable[[Sequence[Rewrite]], dict[str, float]]:
         (DpoSettings(), 1, 3, 4),
         (GrpoSettings(**ROLLOUTS), 1, 3, 4),  # type: ignore[arg-type]
         (RlooSettings(**ROLLOUTS), 1, 3, 4),  # type: ignore[arg-type]
-        (PpoSettings(max_tokens=5, minibatch=1), 2, 3, 4),
+        (PpoSettings(max_tokens=5, minibatch_size=1), 2, 3, 4),
         (GrpoSettings(**ROLLOUTS, steps=2), 2, 6, 8),  # type: ignore[arg-type]
         (RlooSettings(**ROLLOUTS, iterations=2), 1.5, 8, 12),  # type: ignore[arg-type]
     ],
@@ -313,14 +313,14 @@ def test_answers_share_their_prompt_while_they_are_learned_from(
     """And what is learned is the same as from rows of their own in the same order."""
     algo = kind(answers=4, max_tokens=5, steps=2, beta=0.05)
     shared: list[tuple[int, int]] = []
-    states = Shared.states
+    states = SharedPrompts.states
 
-    def watched(self: Shared, *arguments: Any) -> torch.Tensor:
+    def watched(self: SharedPrompts, *arguments: Any) -> torch.Tensor:
         if torch.is_grad_enabled():
             shared.append((len(self.prompts), len(self.answers)))
         return states(self, *arguments)
 
-    monkeypatch.setattr(Shared, "states", watched)
+    monkeypatch.setattr(SharedPrompts, "states", watched)
 
     def learned(name: str) -> list[float]:
         train_groups(_goal(base, adapter), _leg(tmp_path / name, batch_size=8), algo)
@@ -349,15 +349,15 @@ def test_queries_that_fill_no_batch_are_told_or_refused(
     three = replace(goal, queries=QUERIES[:3])
     trained = train_groups(three, _leg(tmp_path / "three", batch_size=4), GrpoSettings(**ROLLOUTS))  # type: ignore[arg-type]
     assert (trained.facts["left_over"], trained.facts["steps"]) == (1, 1)
-    assert "1 of 3 queries are left over in every epoch: answers are written for 2 at once" in capsys.readouterr().err
+    assert "1 of 3 queries are left over in every epoch: answers are generated for 2 at once" in capsys.readouterr().err
     with pytest.raises(
-        RewriteError, match=r"written for 4 queries at once \(training.*\), and there are 3; lower one of them"
+        RewriteError, match=r"generated for 4 queries at once \(training.*\), and there are 3; lower one of them"
     ):
         train_groups(three, _leg(tmp_path / "few", batch_size=4), RlooSettings(**ROLLOUTS, steps=2))  # type: ignore[arg-type]
 
 
 def test_ppo_moves_the_policy_and_tells_its_figures(base: Path, adapter: Path, tmp_path: Path) -> None:
-    trained = train_ppo(_goal(base, adapter), _leg(tmp_path), PpoSettings(max_tokens=5, minibatch=2))
+    trained = train_ppo(_goal(base, adapter), _leg(tmp_path), PpoSettings(max_tokens=5, minibatch_size=2))
     assert _moved(trained, adapter)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 1, 2, 2]
@@ -369,7 +369,7 @@ def test_best_of_n_goes_on_with_the_adapter(base: Path, adapter: Path, tmp_path:
     trained = train_best_of_n(_goal(base, adapter), _leg(tmp_path), EXAMPLES)
     assert _moved(trained, adapter)
     assert trained.history[0]["step"] == 0
-    with pytest.raises(RewriteError, match="no answer stands out"):
+    with pytest.raises(RewriteError, match="no answer exceeds the mean"):
         train_best_of_n(_goal(base, adapter), _leg(tmp_path / "none"), [])
 
 
@@ -419,16 +419,12 @@ def test_dev_chooses_how_much_of_the_way_is_kept(
 
 
 def test_a_blend_that_has_collapsed_is_not_kept(base: Path, adapter: Path, tmp_path: Path) -> None:
-    goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))
+    goal = replace(_goal(base, adapter), limits=replace(FREE, min_parsed=0.5))
     strict = replace(TEMPLATE, line="@@ {query}")  # nothing that it writes can be read
-    goal = replace(goal, task=replace(goal.task, template=strict))
+    goal = replace(goal, training=replace(goal.training, template=strict))
     end = TrainingResult(load_policy(base, adapter), load_tokenizer(base), 0.5, 4, [], {})
-    found = blended(goal.task, goal.limits, (0.5,), end, {"eval_score": 0.0})
+    found = choose_blend(goal.training, goal.limits, (0.5,), end, {"eval_score": 0.0})
     assert (found.best, found.facts["blend"], found.facts["blends"]) == (0.5, 1.0, {"1": 0.5, "0.5": 1.0})
-    with pytest.raises(RewriteError, match="between 0 and 1"):
-        replace(SETTINGS, blends=(1.0,))
-    with pytest.raises(RewriteError, match="at least 1"):
-        replace(SETTINGS, batch_size=0)
 
 
 def test_dpo_tells_when_the_chosen_answers_have_sunk(
@@ -436,23 +432,23 @@ def test_dpo_tells_when_the_chosen_answers_have_sunk(
 ) -> None:
     falling = iter(range(0, -100, -1))
     goal = _goal(base, adapter, lambda rewrites: {"score": float(next(falling))})
-    monkeypatch.setattr(dpo, "SUNK", -100.0)  # a few steps of a small model sink by little
+    monkeypatch.setattr(dpo, "MAX_LOSS", -100.0)  # a few steps of a small model sink by little
     assert train_dpo(goal, _leg(tmp_path), PAIRS, DpoSettings()).facts["kept"] == "start"
     assert "the chosen answers became less likely too" in capsys.readouterr().err
     told = [{"loss": 1.0}, *({"rewards/chosen": -value} for value in (0, 0, 1, 1, 2, 2, 3, 5))]
-    assert sunk(told, 0.5) == 8.0  # by the last quarter of what was told
-    assert sunk(told[:4], 0.5) == 2.0
-    assert sunk([{"loss": 1.0}], 0.1) == 0.0
+    assert lost_likelihood(told, 0.5) == 8.0  # by the last quarter of what was told
+    assert lost_likelihood(told[:4], 0.5) == 2.0
+    assert lost_likelihood([{"loss": 1.0}], 0.1) == 0.0
 
 
 def test_a_collapse_stops_the_run_and_stays_over(
     base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    goal = replace(_goal(base, adapter), limits=replace(FREE, kl=1e-6))
+    goal = replace(_goal(base, adapter), limits=replace(FREE, max_kl=1e-6))
     leg = _leg(tmp_path, evaluations=4, epochs=3)
     trained = train_dpo(goal, leg, PAIRS, DpoSettings())
     assert trained.facts["done"] < trained.facts["steps"] == 12
-    assert "nats an answer away" in trained.facts["collapse"]
+    assert "nats per answer away" in trained.facts["collapse"]
     assert "stopped: the policy is" in capsys.readouterr().err
     again = train_dpo(goal, replace(leg, resume=True), PAIRS, DpoSettings())
     assert again.facts["done"] == trained.facts["done"]
@@ -461,9 +457,9 @@ def test_a_collapse_stops_the_run_and_stays_over(
 def test_best_of_n_that_collapsed_stays_over(
     base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))
+    goal = replace(_goal(base, adapter), limits=replace(FREE, min_parsed=0.5))
     strict = replace(TEMPLATE, line="@@ {query}")  # nothing that it writes can be read
-    goal = replace(goal, task=replace(goal.task, template=strict))
+    goal = replace(goal, training=replace(goal.training, template=strict))
     leg = _leg(tmp_path, epochs=3)
     trained = train_best_of_n(goal, leg, EXAMPLES)
     capsys.readouterr()
@@ -476,13 +472,13 @@ def test_best_of_n_that_collapsed_stays_over(
 
 @pytest.mark.parametrize("algo", ["dpo", "ppo", "best-of-n"])
 def test_a_policy_that_has_collapsed_is_never_the_best(base: Path, adapter: Path, tmp_path: Path, algo: str) -> None:
-    goal = replace(_goal(base, adapter), limits=replace(FREE, parsed=0.5))
+    goal = replace(_goal(base, adapter), limits=replace(FREE, min_parsed=0.5))
     strict = replace(TEMPLATE, line="@@ {query}")  # nothing that it writes can be read
-    goal = replace(goal, task=replace(goal.task, template=strict))
+    goal = replace(goal, training=replace(goal.training, template=strict))
     if algo == "dpo":
         trained = train_dpo(goal, _leg(tmp_path), PAIRS, DpoSettings())
     elif algo == "ppo":
-        trained = train_ppo(goal, _leg(tmp_path, epochs=2), PpoSettings(max_tokens=5, minibatch=2))
+        trained = train_ppo(goal, _leg(tmp_path, epochs=2), PpoSettings(max_tokens=5, minibatch_size=2))
     else:
         trained = train_best_of_n(goal, _leg(tmp_path, epochs=2), EXAMPLES)
     assert (trained.step, trained.facts["kept"]) == (0, "start")
@@ -502,8 +498,8 @@ def test_what_is_no_number_ends_the_run(base: Path, tmp_path: Path) -> None:
 def test_batches_that_do_not_divide_and_rollouts_without_a_gpu_are_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(RewriteError, match=r"no multiple of algo\.answers"):
         train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=3))
-    with pytest.raises(RewriteError, match="need a CUDA device"):
-        train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=2, by="colocate"))
+    with pytest.raises(RewriteError, match="needs a CUDA device"):
+        train_groups(_goal(base, None), _leg(tmp_path), GrpoSettings(answers=2, engine="colocate"))
 
 
 def test_a_dead_reward_ends_the_run(base: Path, adapter: Path, tmp_path: Path) -> None:
@@ -529,9 +525,9 @@ def test_a_rollout_server_is_asked_again_before_the_run_ends() -> None:
     def dead() -> str:
         raise ConnectionError("refused")
 
-    assert persistent(work, "http://here", wait=0.0) == "answers"
+    assert retry_server(work, "http://here", wait=0.0) == "answers"
     with pytest.raises(BackendDown, match=r"http://here does not answer \(refused\).*--resume"):
-        persistent(dead, "http://here", wait=0.0)
+        retry_server(dead, "http://here", wait=0.0)
 
 
 def test_ppo_reports_where_it_can(base: Path, tmp_path: Path) -> None:

@@ -11,13 +11,22 @@ from pathlib import Path
 import pytest
 from killing import in_a_child
 
+from pipelines import config as configs
+from retrievers.errors import BadInput
 from rewrite.align.best_of_n import best_examples
-from rewrite.align.collapse import collapsed, last_collapse
+from rewrite.align.collapse import collapse_reason, last_collapse
 from rewrite.align.pairs import Pair, make_pairs, pairs_of, read_pairs, write_pairs
 from rewrite.align.probe import probe
 from rewrite.align.query import AlignQuery
 from rewrite.align.samples import ScoredSample, draw_samples, read_samples
-from rewrite.align.settings import BestOfNSettings, CollapseLimits, DpoSettings, PairSettings, SampleSettings
+from rewrite.align.settings import (
+    AlignTraining,
+    BestOfNSettings,
+    CollapseLimits,
+    DpoSettings,
+    PairSettings,
+    SampleSettings,
+)
 from rewrite.errors import RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
@@ -27,7 +36,7 @@ from rewrite.types import Answer, Prompt
 
 TEMPLATE = load_template("needs")
 QUERIES = [AlignQuery("trips", Example(f"q{number}", f"thing {number}", ("good",), ("t",))) for number in range(10)]
-SETTINGS = SampleSettings(answers=3, chunk=4)
+SETTINGS = SampleSettings(answers=3, chunk_size=4)
 
 
 class Seeded:
@@ -108,31 +117,26 @@ def _sample(rewards: Sequence[float], readable: Sequence[bool] | None = None, ra
 def test_pairs_are_the_best_with_the_worst() -> None:
     sample = _sample([0.2, 0.9, 0.5, 0.0])
     assert [pair.rewards for pair in pairs_of(sample, PairSettings())] == [(0.9, 0.0)]
-    assert [pair.rewards for pair in pairs_of(sample, PairSettings(most=5))] == [(0.9, 0.0), (0.5, 0.2)]
+    assert [pair.rewards for pair in pairs_of(sample, PairSettings(max_pairs=5))] == [(0.9, 0.0), (0.5, 0.2)]
     assert pairs_of(sample, PairSettings(margin=0.95)) == []
-    assert pairs_of(sample, PairSettings(least=0.95)) == []
-    assert pairs_of(replace(sample, raw=0.9), PairSettings(beat_raw=True)) == []
-    assert pairs_of(sample, PairSettings(longer=1.5)) == []
 
 
 def test_the_target_is_an_answer_too_where_it_is_asked_for() -> None:
     sample = replace(_sample([0.2, 0.9, 0.5, 0.0]), target="- as written\n")
-    found = pairs_of(sample, PairSettings(most=5, target=True))
+    found = pairs_of(sample, PairSettings(max_pairs=5, include_target=True))
     assert [pair.rewards for pair in found] == [(1.0, 0.0), (0.9, 0.2)]
     assert found[0].chosen == "- as written"
-    worse = pairs_of(replace(sample, oracle=0.1), PairSettings(most=5, target=True))
+    worse = pairs_of(replace(sample, oracle=0.1), PairSettings(max_pairs=5, include_target=True))
     assert [pair.rewards for pair in worse] == [(0.9, 0.0), (0.5, 0.1)]
     assert worse[1].rejected == "- as written"
-    with pytest.raises(RewriteError, match="drawn before targets stood beside them"):
-        pairs_of(replace(sample, target=""), PairSettings(target=True))
     said = replace(sample, target=sample.answers[0])  # by the policy itself: what it earned counts once
-    assert pairs_of(said, PairSettings(most=5, target=True)) == pairs_of(sample, PairSettings(most=5))
+    assert pairs_of(said, PairSettings(max_pairs=5, include_target=True)) == pairs_of(sample, PairSettings(max_pairs=5))
 
 
 def test_what_cannot_be_parsed_is_never_chosen_and_rejected_unless_told_otherwise() -> None:
     sample = _sample([0.9, 0.6, 0.0], [False, True, False])
     assert [pair.rewards for pair in pairs_of(sample, PairSettings())] == [(0.6, 0.0)]
-    assert pairs_of(sample, PairSettings(readable=True)) == []
+    assert pairs_of(sample, PairSettings(parseable_only=True)) == []
     alike = replace(sample, answers=("- same",) * 3, readable=(True,) * 3)
     assert pairs_of(alike, PairSettings()) == []
 
@@ -151,71 +155,6 @@ def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -
     assert [sample.answers for sample in samples] == [sample.answers for sample in wanted]
     assert {sample.finished for sample in samples} == {(False, True, True)}
     assert probe(samples, PairSettings()).finished == pytest.approx(2 / 3, abs=1e-6)
-
-
-def test_the_answer_put_together_is_scored_with_the_others(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, joined=2)
-    draw_samples(Rewriter(TEMPLATE, Seeded()), QUERIES, _reward, settings, tmp_path)
-    samples = read_samples(tmp_path)
-    assert len(samples) == len(QUERIES)
-    for sample in samples:
-        assert sample.joined
-        assert len(sample.answers) == len(sample.readable) == len(sample.rewards) == 4
-        assert sample.answers[-1] == "\n".join(sample.answers[:2])
-        assert list(sample.rewards) == _reward([], [Answer(text, 0) for text in sample.answers])
-        assert sample.oracle == _reward([], [Answer("- good", 0)])[0]
-    plain = tmp_path / "plain"
-    _draw(plain, Seeded())
-    assert [sample.own for sample in samples] == read_samples(plain)
-    short = Rewriter(replace(TEMPLATE, max_lines=1), Seeded())
-    draw_samples(short, QUERIES, _reward, settings, tmp_path / "short")  # the template reads one line
-    for sample in read_samples(tmp_path / "short"):
-        assert sample.joined
-        assert sample.answers[-1] == sample.answers[0]
-
-
-def test_a_vote_is_learned_from_where_it_does_no_harm() -> None:
-    settings = BestOfNSettings(samples=replace(SETTINGS, joined=2), vote=True)
-    drawn = _sample([0.0, 0.0, 1.0, 0.5])
-    torn = replace(drawn, answers=("- a", "- a", "- b", "- a\n- b"), joined=True)
-    sure = replace(drawn, answers=("- c", "- d", "- c", "- c"), rewards=(0.0,) * 4)
-    harm = replace(torn, rewards=(1.0, 1.0, 0.0, 0.5))
-    said = replace(torn, answers=("- a\n- b", "- a", "- a", "- a\n- b"), rewards=(0.7,) * 4)  # by one of them as well
-    mute = replace(sure, readable=(False,) * 4)
-    found = [example.lines for example in best_examples([torn, sure, harm, mute, said], TEMPLATE, settings)]
-    assert found == [("a", "b"), ("c",), ("a", "b")]
-    assert best_examples([torn], TEMPLATE, replace(settings, vote=False))[0].lines == ("b",)
-    assert best_examples([torn], TEMPLATE, replace(settings, beat_raw=True)) != []
-    assert best_examples([replace(torn, raw=0.5)], TEMPLATE, replace(settings, beat_raw=True)) == []
-    with pytest.raises(RewriteError, match=r"a vote wants samples\.joined"):
-        BestOfNSettings(vote=True)
-
-
-def test_the_answer_put_together_is_paired_with_what_is_usually_written() -> None:
-    usual = _sample([0.4, 0.4, 1.0, 0.6, 0.65])
-    sample = replace(usual, answers=("- a", "- a", "- b", "- c", "- a\n- b"), joined=True)
-    best = [("- b", "- a")]
-    assert [(pair.chosen, pair.rejected) for pair in pairs_of(sample, PairSettings())] == best
-    both = pairs_of(sample, PairSettings(joined=2))
-    assert [(pair.chosen, pair.rejected) for pair in both] == [*best, ("- a\n- b", "- a"), ("- b", "- a\n- b")]
-    assert [pair.rewards for pair in both[1:]] == [(0.65, 0.4), (1.0, 0.65)]
-    assert len(pairs_of(sample, PairSettings(joined=9))) == 3  # - c is too near
-    assert len(pairs_of(sample, PairSettings(joined=1))) == 2
-    assert pairs_of(sample, PairSettings(most=0, joined=2)) == both[1:]
-    with pytest.raises(RewriteError, match="there will be no pairs"):
-        PairSettings(most=0)
-    assert len(pairs_of(sample, PairSettings(joined=9, longer=2))) == 1
-    mute = replace(sample, readable=(False, False, False, True, True))
-    assert [(pair.chosen, pair.rejected) for pair in pairs_of(mute, PairSettings(joined=2))][1:] == [
-        ("- a\n- b", "- a")
-    ]
-    assert pairs_of(mute, PairSettings(joined=2, readable=True)) == []
-    drawn = replace(sample, answers=("- a", "- a", "- a\n- b", "- c", "- a\n- b"), rewards=(0.4, 0.4, 0.65, 0.6, 0.65))
-    assert [(pair.chosen, pair.rejected) for pair in pairs_of(drawn, PairSettings(most=0, joined=2))] == [
-        ("- a\n- b", "- a")
-    ]
-    found = probe([sample], PairSettings(joined=2))
-    assert (found.answers, found.pairs, found.best, found.mean) == (4, 3, 1.0, 0.6)
 
 
 def test_a_pairs_file_comes_back_and_needs_little(tmp_path: Path) -> None:
@@ -243,11 +182,6 @@ def test_the_probe_says_what_the_figures_mean() -> None:
     flat = probe([_sample([0.5, 0.5])] * 3, PairSettings())
     assert flat.hopeless
     assert "no query has spread" in flat.verdict
-    more = replace(_sample([0.5, 0.5, 0.9]), joined=True)
-    assert probe([more], PairSettings()).hopeless
-    alone = probe([more], PairSettings(joined=1))
-    assert (alone.hopeless, alone.no_spread, alone.pairs) == (False, 1.0, 1)
-    assert "by the answers put together or completed alone" in alone.verdict
     garbled = probe([_sample([0.5, 0.1, 0.2], [True, False, False])], PairSettings())
     assert garbled.hopeless
     assert "the majority of answers cannot be parsed" in garbled.verdict
@@ -260,13 +194,12 @@ def test_best_of_n_keeps_what_stands_out() -> None:
     samples = [_sample([0.2, 0.9]), _sample([0.5, 0.5]), _sample([0.9, 0.4], [False, True])]
     found = best_examples(samples, TEMPLATE, BestOfNSettings(margin=0.1))
     assert [example.lines for example in found] == [("long a1",)]
-    assert best_examples([_sample([0.2, 0.9], raw=0.95)], TEMPLATE, BestOfNSettings(beat_raw=True)) == []
 
 
 def test_a_collapse_is_named() -> None:
     limits, start = CollapseLimits(), {"eval_tokens": 20.0}
     fine = {"eval_parsed": 0.9, "eval_distinct": 0.8, "eval_tokens": 25.0, "kl": 3.0}
-    assert collapsed(limits, fine, start) == ""
+    assert collapse_reason(limits, fine, start) == ""
     for change, said in [
         ({"eval_parsed": 0.3}, "only 30% of the dev answers can be parsed"),
         ({"eval_distinct": 0.1}, "only 10% of the dev answers differ"),
@@ -274,19 +207,21 @@ def test_a_collapse_is_named() -> None:
         ({"eval_tokens": 1.0}, "from 20 to 1 tokens"),
         ({"kl": 100.0}, "100 nats"),
     ]:
-        assert said in collapsed(limits, fine | change, start)
+        assert said in collapse_reason(limits, fine | change, start)
     alike = start | {"eval_distinct": 0.15}  # a small catalogue: few answers are right
-    assert collapsed(limits, fine | {"eval_distinct": 0.1}, alike) == ""
-    assert "only 5%" in collapsed(limits, fine | {"eval_distinct": 0.05}, alike)
+    assert collapse_reason(limits, fine | {"eval_distinct": 0.1}, alike) == ""
+    assert "only 5%" in collapse_reason(limits, fine | {"eval_distinct": 0.05}, alike)
     history = [fine | {"step": 1, "kl": 100.0}, fine | {"step": 2}]
     assert last_collapse(limits, history, start) == ""
     assert "nats" in last_collapse(limits, history[:1], start)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(RewriteError, match="loss of DPO is one of"):
+    with pytest.raises(RewriteError, match="a DPO loss is one of"):
         DpoSettings(loss=("sigmoids",))
-    with pytest.raises(RewriteError, match="further rounds make their own pairs"):
+    with pytest.raises(RewriteError, match="later rounds make their own pairs"):
         DpoSettings(pairs="x", rounds=2)
-    with pytest.raises(RewriteError, match="answers is at least 2"):
-        SampleSettings(answers=1)
+    with pytest.raises(BadInput, match="answers must be at least 2, got 1"):
+        configs.parse(SampleSettings, {"answers": 1})
+    with pytest.raises(BadInput, match=r"blends\.0 must be less than 1, got 1"):
+        configs.parse(AlignTraining, {"blends": [1.0]})

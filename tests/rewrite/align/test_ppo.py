@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from rewrite.align.ppo.advantages import adapted, advantages, policy_loss, value_loss
+from rewrite.align.ppo.advantages import adapt_kl_weight, advantages, policy_loss, value_loss
 from rewrite.align.ppo.trainer import ActorCritic, Ppo
 from rewrite.align.settings import PpoSettings
 
@@ -21,7 +21,7 @@ def test_advantages_are_those_computed_by_hand() -> None:
     rewards = torch.tensor([[0.0, 0.0, 1.0], [0.0, 2.0, 9.0]])
     values = torch.tensor([[0.5, 0.25, 0.75], [1.0, 0.5, 9.0]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
-    found, returns = advantages(rewards, values, mask, gamma=0.9, lam=0.5)
+    found, returns = advantages(rewards, values, mask, gamma=0.9, gae_lambda=0.5)
     # first row, from the back: 1 - 0.75 = 0.25
     #   0 + 0.9 * 0.75 - 0.25 = 0.425, and 0.45 * 0.25 on top: 0.5375
     #   0 + 0.9 * 0.25 - 0.5 = -0.275, and 0.45 * 0.5375 on top: -0.033125
@@ -35,7 +35,7 @@ def test_without_discount_and_with_full_traces_the_return_is_the_sum_of_what_is_
     torch.manual_seed(0)
     rewards, values = torch.randn(4, 6), torch.randn(4, 6)
     mask = torch.arange(6)[None] < torch.tensor([6, 1, 3, 5])[:, None]
-    _, returns = advantages(rewards, values, mask, gamma=1.0, lam=1.0)
+    _, returns = advantages(rewards, values, mask, gamma=1.0, gae_lambda=1.0)
     left = (rewards * mask).flip(1).cumsum(1).flip(1) * mask
     assert torch.allclose(returns, left, atol=1e-6)
 
@@ -54,9 +54,9 @@ def test_the_losses_are_clipped_where_they_should_be() -> None:
 
 
 def test_the_price_of_distance_follows_its_target() -> None:
-    assert adapted(0.1, kl=12.0, target=6.0, answers=100, horizon=1000) == pytest.approx(0.1 * 1.02)
-    assert adapted(0.1, kl=0.0, target=6.0, answers=100, horizon=1000) == pytest.approx(0.1 * 0.98)
-    assert adapted(0.1, kl=99.0, target=0.0, answers=100, horizon=1000) == 0.1
+    assert adapt_kl_weight(0.1, kl=12.0, target=6.0, answers=100, horizon=1000) == pytest.approx(0.1 * 1.02)
+    assert adapt_kl_weight(0.1, kl=0.0, target=6.0, answers=100, horizon=1000) == pytest.approx(0.1 * 0.98)
+    assert adapt_kl_weight(0.1, kl=99.0, target=0.0, answers=100, horizon=1000) == 0.1
 
 
 def _model(seed: int) -> torch.nn.Module:
@@ -84,7 +84,9 @@ def _copied(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_learns_to_copy_what_it_is_told(seed: int) -> None:
-    settings = PpoSettings(max_tokens=2, passes=4, minibatch=24, kl=0.002, target_kl=0.0, critic_learning_rate=3e-3)
+    settings = PpoSettings(
+        max_tokens=2, passes=4, minibatch_size=24, kl_weight=0.002, target_kl=0.0, critic_learning_rate=3e-3
+    )
     accelerator = Accelerator(cpu=True)
     ppo = Ppo(ActorCritic(_model(seed)), _model(seed).eval(), settings, 3e-3, 0.0, [END], PAD, accelerator)
     chance = random.Random(seed)
@@ -105,29 +107,29 @@ def test_it_learns_to_copy_what_it_is_told(seed: int) -> None:
 def test_a_minibatch_at_a_time_says_what_all_together_would() -> None:
     found = []
     for minibatch in (1, 5, 48):
-        settings = PpoSettings(max_tokens=3, minibatch=minibatch)
+        settings = PpoSettings(max_tokens=3, minibatch_size=minibatch)
         ppo = Ppo(ActorCritic(_model(0)), _model(1).eval(), settings, 3e-3, 0.0, [END], PAD, Accelerator(cpu=True))
         prompts = [[PAD + 1 + place % WORDS] * (1 + place % 3) for place in range(12)]
         torch.manual_seed(3)
         found.append(ppo._collect(prompts, lambda answers: _copied(prompts, answers)))  # noqa: B023
     first = found[0]
-    assert (first.width, first.logps.shape) == (3, (12, 3))
+    assert (first.width, first.log_probs.shape) == (3, (12, 3))
     for other in found[1:]:
         assert torch.equal(first.ids, other.ids)
-        for name in ("logps", "values", "advantage", "returns"):
+        for name in ("log_probs", "values", "advantage", "returns"):
             assert torch.allclose(getattr(first, name), getattr(other, name), atol=1e-5), name
-        assert other.figures == pytest.approx(first.figures, abs=1e-5)
+        assert other.metrics == pytest.approx(first.metrics, abs=1e-5)
     # What is told of an answer's token is what a whole look at the same row tells.
     row = torch.tensor([[*prompts[2], *first.ids[2, 3:].tolist()]])
     scores = _model(0).eval()(input_ids=row).logits[0].log_softmax(-1)
     expected = [scores[place - 1, token].item() for place, token in enumerate(row[0].tolist()) if place >= 3]
-    assert first.logps[2].tolist() == pytest.approx(expected, abs=1e-4)
+    assert first.log_probs[2].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_distance_from_the_reference_holds_the_policy_back() -> None:
     far = {}
     for kl in (0.0, 5.0):
-        settings = PpoSettings(max_tokens=2, passes=4, minibatch=24, kl=kl, target_kl=0.0)
+        settings = PpoSettings(max_tokens=2, passes=4, minibatch_size=24, kl_weight=kl, target_kl=0.0)
         ppo = Ppo(ActorCritic(_model(0)), _model(0).eval(), settings, 3e-3, 0.0, [END], PAD, Accelerator(cpu=True))
         prompts = [[PAD + 1 + place % WORDS] for place in range(48)]
         for step in range(12):

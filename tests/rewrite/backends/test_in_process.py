@@ -101,20 +101,20 @@ def test_where_memory_runs_out_fewer_are_written_at_a_time(
         size: TransformersBackend(TransformersSettings(batch_size=size), tiny_lm, None, "cpu") for size in (3, 4)
     }
     answers = {size: each.generate(PROMPTS, sampling) for size, each in expected.items()}
-    monkeypatch.setattr(TransformersBackend, "_written", scarce)
+    monkeypatch.setattr(TransformersBackend, "_generate_batch", scarce)
     for _ in range(2):  # the next call tries as many again
         sizes.clear()
         with pytest.warns(UserWarning, match=r"no memory for \d+ answers at a time: half as many are tried"):
             found = backend.generate(PROMPTS, sampling)
         assert sizes[0] == min(16, len(PROMPTS) * sampling.answers)
-        assert found == answers[backend.fitted]
+        assert found == answers[backend.fitting_batch]
     most = 0
     with (
         pytest.raises(RewriteError, match="no memory for even one answer"),
         pytest.warns(UserWarning, match="half as many"),
     ):
         backend.generate(PROMPTS, sampling)
-    monkeypatch.setattr(TransformersBackend, "_written", lambda *_: 1 / 0)
+    monkeypatch.setattr(TransformersBackend, "_generate_batch", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         backend.generate(PROMPTS, sampling)
 

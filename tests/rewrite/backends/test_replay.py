@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import config as configs
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from retrievers.errors import BadInput
 from rewrite.errors import RewriteError
@@ -34,7 +35,7 @@ def test_rewrites_of_a_batch_job_are_read_as_they_were(tmp_path: Path) -> None:
     rewriter, facts = make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(_file(tmp_path, ROWS)))))
     found = rewriter.rewrite([RewriteRequest(str(row["text"])) for row in ROWS])
     assert [(each.status, list(each.lines)) for each in found] == [(row["status"], row["queries"]) for row in ROWS]
-    assert facts["backend"] == "written"
+    assert facts["backend"] == "replay"
     with pytest.raises(RewriteError, match="has no rewrite of 'an umbrella\\?'; write those first"):
         rewriter.rewrite([RewriteRequest("an umbrella?")])
 
@@ -63,8 +64,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         read([ROWS[0], ROWS[0] | {"queries": ["a coat"]}])
     with pytest.raises(RewriteError, match=r"out\.jsonl:1: no line of rewrite-batch's output"):
         read([{"text": 3, "status": "none", "queries": []}])
-    with pytest.raises(RewriteError, match="wants the `path`"):
-        ReplaySettings()
+    with pytest.raises(BadInput, match="the key path is missing"):
+        configs.parse(ReplaySettings, {})
     with pytest.raises(BadInput, match="takes no path, base, template"):
         RewriterSettings(template="needs", backend=ReplaySettings(path="x"))
     with pytest.raises(BadInput, match="takes no path, base, template"):

@@ -171,7 +171,7 @@ def test_a_stream_keeps_the_server_busy_and_one_refusal_is_one_prompts(server: S
     waiting = [(str(number), asked(str(number))[0]) for number in range(40)]
     found: dict[str, list[Answer] | str] = {}
     while len(found) < 40:
-        stream.push([waiting.pop(0) for _ in range(min(stream.room, len(waiting)))])
+        stream.push([waiting.pop(0) for _ in range(min(stream.capacity, len(waiting)))])
         found.update(stream.pull())
     assert server.busiest == 4
     assert found.pop("9") == []

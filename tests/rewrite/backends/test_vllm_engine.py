@@ -143,7 +143,7 @@ def test_prompts_that_come_and_go_are_answered_as_those_that_come_together(adapt
     prompts = [[{"role": "user", "content": f"{text} {number}"}] for number in range(8) for text in UTTERANCES]
     stream = open_stream(adapted, GREEDY, 4)
     assert stream.overlaps
-    assert stream.room > len(prompts)
+    assert stream.capacity > len(prompts)
     waiting = [(str(place), prompt) for place, prompt in enumerate(prompts)]
     found: dict[str, list[Answer] | str] = {}
     while len(found) < len(prompts):

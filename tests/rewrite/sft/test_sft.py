@@ -24,8 +24,10 @@ from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
 from rewrite.sft.dev_eval_trainer import TrainingTask
 from rewrite.sft.examples import Example
-from rewrite.sft.run import drop_padding_mask, load_policy
-from rewrite.sft.train import Trained, train
+from rewrite.sft.models import load_policy
+from rewrite.sft.run import TrainingResult
+from rewrite.sft.train import train
+from rewrite.speedups.right_padding import drop_padding_mask
 from rewrite.template import Template
 from rewrite.types import Rewrite
 
@@ -54,7 +56,7 @@ def _task(base: Path, judge: Callable[[Sequence[Rewrite]], dict[str, float]] = _
     return TrainingTask(base, TEMPLATE, EXAMPLES, EXAMPLES[:3], judge, "score", (0, 2), answer_tokens=6)
 
 
-def _run(task: TrainingTask, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> Trained:
+def _run(task: TrainingTask, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> TrainingResult:
     work.mkdir(exist_ok=True)
     return train(task, settings, work, resume, progress=False, cuda=False)
 
@@ -93,14 +95,14 @@ def base(untied_lm: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def straight(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
+def straight(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingResult]:
     """A run of 8 steps that nobody disturbed."""
     work = tmp_path_factory.mktemp("straight")
     return work, _run(_task(base), work)
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
-    base: Path, tmp_path: Path, straight: tuple[Path, Trained]
+    base: Path, tmp_path: Path, straight: tuple[Path, TrainingResult]
 ) -> None:
     with pytest.raises(Interrupted, match=r"stopped after step 5 of 8.*--resume"):
         _run(_task(base, _stopping(1)), tmp_path)
@@ -115,7 +117,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
 
 
 def test_a_run_resumed_from_an_earlier_checkpoint_repeats_no_line(
-    base: Path, tmp_path: Path, straight: tuple[Path, Trained]
+    base: Path, tmp_path: Path, straight: tuple[Path, TrainingResult]
 ) -> None:
     shutil.copytree(straight[0], tmp_path, dirs_exist_ok=True)
     torn = tmp_path / "checkpoints" / "checkpoint-8" / "trainer_state.json"
@@ -130,13 +132,15 @@ def test_a_run_resumed_from_an_earlier_checkpoint_repeats_no_line(
     assert re.findall(r"^## step (\d+)", (tmp_path / "samples.md").read_text(), re.MULTILINE) == ["4", "8"]
 
 
-def test_evaluations_do_not_disturb_the_training(base: Path, tmp_path: Path, straight: tuple[Path, Trained]) -> None:
+def test_evaluations_do_not_disturb_the_training(
+    base: Path, tmp_path: Path, straight: tuple[Path, TrainingResult]
+) -> None:
     done = _run(_task(base), tmp_path, replace(SETTINGS, evaluations=3))
     assert [row["step"] for row in done.history] == [3, 6, 8]
     assert _same(_weights(tmp_path, 8), _weights(straight[0], 8))
 
 
-def test_another_seed_gives_another_model(base: Path, tmp_path: Path, straight: tuple[Path, Trained]) -> None:
+def test_another_seed_gives_another_model(base: Path, tmp_path: Path, straight: tuple[Path, TrainingResult]) -> None:
     _run(_task(base), tmp_path, replace(SETTINGS, seed=1, evaluations=1))
     assert not _same(_weights(tmp_path, 8), _weights(straight[0], 8))
 
@@ -177,11 +181,11 @@ def test_what_is_saved_is_the_model_that_was_judged_best(
         TransformersSettings(dtype="float32"), folder.path if method == "full" else base, folder.adapter, "cpu"
     )
     rewriter = Rewriter(folder.template, backend, Sampling(max_tokens=6))
-    assert _wild(rewriter.rewrite([example.ask for example in EXAMPLES[:3]]))["score"] == scores[0]
+    assert _wild(rewriter.rewrite([example.request for example in EXAMPLES[:3]]))["score"] == scores[0]
 
 
-def test_a_merged_adapter_answers_as_before(base: Path, tmp_path: Path, straight: tuple[Path, Trained]) -> None:
-    rewriter, asks = tmp_path / "rewriter", [example.ask for example in EXAMPLES]
+def test_a_merged_adapter_answers_as_before(base: Path, tmp_path: Path, straight: tuple[Path, TrainingResult]) -> None:
+    rewriter, asks = tmp_path / "rewriter", [example.request for example in EXAMPLES]
     save_rewriter(rewriter, straight[1].model, straight[1].tokenizer, RewriterCard("base", "mark", "lora"), TEMPLATE)
     merged = open_rewriter(merge_adapter(rewriter, base, tmp_path / "deep" / "merged"))
     assert (merged.card.method, merged.adapter, merged.template) == ("full", None, TEMPLATE)

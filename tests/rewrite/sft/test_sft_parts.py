@@ -23,7 +23,7 @@ from rewrite.sft.checkpoints import is_done, last, remove_torn
 from rewrite.sft.estimate import estimate
 from rewrite.sft.examples import Example, mix_examples
 from rewrite.sft.metrics_log import MetricsLog
-from rewrite.sft.reporting import KNOWN, check_reporters
+from rewrite.sft.reporting import TRACKERS, check_reporters
 from rewrite.sft.rows import build_rows
 from rewrite.template import Template
 from rewrite.types import Rewrite
@@ -48,7 +48,7 @@ def test_candidates_are_cut_from_the_back_and_the_utterance_never(tiny_lm: Path)
     long = _example("a room in Oslo " * 40, 3)
     mixed = build_rows(SHOWING, tokenizer, [long, _example("a room", 3), _example("a room")], whole.longest)
     assert (len(mixed.prompts), mixed.cut, mixed.dropped) == (2, 0, 1)
-    with pytest.raises(RewriteError, match="no example fits into 40 tokens; raise max_tokens"):
+    with pytest.raises(RewriteError, match=r"no example fits into 40 tokens; raise training\.max_tokens"):
         build_rows(SHOWING, tokenizer, [long], 40)
 
 
@@ -76,15 +76,15 @@ def test_sources_are_mixed_by_weight_and_always_alike() -> None:
 def test_a_journal_is_cut_back_to_the_step_it_goes_on_from(tmp_path: Path) -> None:
     journal = MetricsLog(tmp_path, 0)
     for step in (2, 4):
-        journal.figures(step, {"loss": 1.0 / step})
-        journal.samples(step, f"recall {step}\n\n| a | b |\n")
-    journal.figures(4, {"train_runtime": 3.0})
+        journal.write(step, {"loss": 1.0 / step})
+        journal.write_samples(step, f"recall {step}\n\n| a | b |\n")
+    journal.write(4, {"train_runtime": 3.0})
     with (tmp_path / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 5, "secon')
     again = MetricsLog(tmp_path, 4)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [2, 4]
     assert "train_runtime" not in (tmp_path / "metrics.jsonl").read_text()
-    again.figures(6, {"loss": 0.1})
+    again.write(6, {"loss": 0.1})
     MetricsLog(tmp_path, 3)
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [2]
     assert (tmp_path / "samples.md").read_text() == "## step 2: recall 2\n\n| a | b |\n\n"
@@ -151,7 +151,7 @@ def test_a_tracker_that_is_not_there_is_named_before_anything_starts() -> None:
     check_reporters(["tensorboard"])
     with pytest.raises(RewriteError, match="report_to knows tensorboard, wandb, mlflow, trackio, not 'tensorbord'"):
         check_reporters(["tensorboard", "tensorbord"])
-    absent = [name for name in KNOWN if find_spec(name) is None]
+    absent = [name for name in TRACKERS if find_spec(name) is None]
     if absent:
         with pytest.raises(RewriteError, match=f"{absent[0]} is not installed; run `pip install {absent[0]}`"):
             check_reporters(absent)
@@ -159,7 +159,9 @@ def test_a_tracker_that_is_not_there_is_named_before_anything_starts() -> None:
 
 def test_no_terminal_obeys_what_is_shown_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = _example("red \x1b[31m | and a bell \x07 in München")
-    watch.MetricsRecorder(MetricsLog(tmp_path, 0)).samples(4, {"score": 0.5}, [example], [Rewrite(("find hotels",))])
+    watch.MetricsRecorder(MetricsLog(tmp_path, 0)).write_samples(
+        4, {"score": 0.5}, [example], [Rewrite(("find hotels",))]
+    )
     told = capsys.readouterr().err
     assert "| red [31m \\| and a bell in München | find hotels | find a hotel |" in told
     assert "\x1b" not in told + (tmp_path / "samples.md").read_text()
@@ -181,7 +183,7 @@ def test_the_estimate_counts_what_is_really_there(tiny_lm: Path, method: str) ->
     assert found.trained == sum(each.numel() for each in model.parameters() if each.requires_grad)
     assert found.seconds > 0
     assert found.free > 0
-    first, second = found.told()
+    first, second = found.lines()
     assert first.startswith(f"estimate: {everything / 1e6:.1f} million parameters")
     assert f"4 examples, {rows.tokens} tokens x 2 epochs" in second
 

@@ -21,7 +21,7 @@ from rewrite.backends import in_process
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.settings import Sampling, TransformersSettings
 from rewrite.speedups import decoding
-from rewrite.speedups.decoding import Decoding, can_record, choose, different, half_copy
+from rewrite.speedups.decoding import Decoding, can_record, choose_tokens, half_copy, unique_rows
 from rewrite.types import Prompt
 
 PROMPTS: list[Prompt] = [
@@ -47,7 +47,7 @@ def test_the_same_answers_as_by_generate(
     greedy = Sampling(max_tokens=40)
     want = answers(tiny_lm, greedy, adapter)
     recordable(monkeypatch)
-    monkeypatch.setattr(decoding, "LOOK", 1)  # leaves out at once what has ended
+    monkeypatch.setattr(decoding, "CHECK_STEPS", 1)  # leaves out at once what has ended
     assert answers(tiny_lm, greedy, adapter) == want
 
 
@@ -60,7 +60,7 @@ def test_answers_that_have_ended_are_left_out(tiny_lm: Path, monkeypatch: pytest
     with torch.no_grad():
         free = Decoding(model, prompts, mask, Sampling(max_tokens=30), (), 0).run(record=False)
         ends = free[:, 4:24:5].flatten().unique().tolist()[::2]
-        monkeypatch.setattr(decoding, "LOOK", 3)
+        monkeypatch.setattr(decoding, "CHECK_STEPS", 3)
         cut = Decoding(model, prompts, mask, Sampling(max_tokens=30), ends, 0)
         rows = cut.run(record=False)
     assert len(cut._rows) <= 6
@@ -131,7 +131,7 @@ def test_a_prompt_that_gets_several_answers_is_read_once(tiny_lm: Path, monkeypa
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=12))
 def test_rows_that_differ_are_found_in_their_order(rows: list[tuple[int, int]]) -> None:
-    once, which = different(torch.tensor(rows))
+    once, which = unique_rows(torch.tensor(rows))
     kept = list(dict.fromkeys(rows))
     assert [rows[place] for place in once.tolist()] == kept
     assert once.tolist() == [rows.index(row) for row in kept]
@@ -143,7 +143,7 @@ def test_draws_are_fair() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(100_000, 1)
 
     def shares(sampling: Sampling) -> list[float]:
-        return [float(count) / 100_000 for count in torch.bincount(choose(logits, sampling), minlength=4)]
+        return [float(count) / 100_000 for count in torch.bincount(choose_tokens(logits, sampling), minlength=4)]
 
     assert shares(Sampling()) == [1, 0, 0, 0]
     assert shares(Sampling(temperature=1.0)) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.01)

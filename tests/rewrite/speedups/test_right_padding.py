@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel
 from trl.trainer.utils import add_fused_lm_head
 
-from rewrite.sft.run import load_policy
+from rewrite.sft.models import load_policy
 from rewrite.speedups.right_padding import pad_right, rotate_rows
 
 LEFT, PROMPTS, ANSWERS, WIDTH = [0, 5, 2], [6, 1, 4], [4, 1, 3], 10

@@ -32,9 +32,9 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from rewrite.sft.run import load_policy
+from rewrite.sft.models import load_policy
 from rewrite.speedups.right_padding import pad_right
-from rewrite.speedups.shared_prompts import Shared, can_share, regrouped, share_prompts
+from rewrite.speedups.shared_prompts import SharedPrompts, can_share, group_by_prompt, share_prompts
 
 WIDTH, KEPT = 7, 4
 PROMPTS = [7, 3, 7, 3, 7, 5]
@@ -152,12 +152,12 @@ def test_who_forgets_on_the_way_keeps_rows_of_their_own(untied_lm: Path) -> None
 def test_a_batch_without_company_is_not_shared() -> None:
     ids, mask, labels = _rows()
     one_each = torch.tensor([0, 1, 5])
-    assert Shared.found(ids[one_each], mask[one_each], labels[one_each]) is None
-    assert Shared.found(ids, mask, torch.full_like(labels, -100)) is None  # nothing is scored
-    shared = Shared.found(ids, mask, labels)
+    assert SharedPrompts.from_batch(ids[one_each], mask[one_each], labels[one_each]) is None
+    assert SharedPrompts.from_batch(ids, mask, torch.full_like(labels, -100)) is None  # nothing is scored
+    shared = SharedPrompts.from_batch(ids, mask, labels)
     assert shared is not None
     assert sorted(shared.lengths.tolist()) == [3, 5, 7]
-    assert shared.lengths[shared.whose].tolist() == PROMPTS
+    assert shared.lengths[shared.prompt_of].tolist() == PROMPTS
 
 
 def test_a_pass_that_failed_leaves_nothing_behind(untied_lm: Path) -> None:
@@ -184,7 +184,7 @@ def test_answers_to_a_prompt_come_to_stand_together_and_keep_what_is_theirs(whos
         {key: value[part] for key, value in whole.items()} | {"names": rows[part], "total": torch.tensor(5), "no": None}
         for part in (slice(0, half), slice(half, None))
     ]
-    found = regrouped(batches)
+    found = group_by_prompt(batches)
     assert [len(batch["names"]) for batch in found] == [half, half]
     names = [name for batch in found for name in batch["names"]]
     assert sorted(names) == rows
