@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewrite import rules as reduce
-from rewrite.rules import reduce_text, split_clauses, variants
+from rewrite.rules import MAX_CLAUSES, reduce_text, split_clauses, variants
 
 
 def test_the_example_of_the_module_holds() -> None:

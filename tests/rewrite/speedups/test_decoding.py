@@ -222,7 +222,7 @@ def test_a_record_says_what_the_steps_say(tiny_lm: Path, monkeypatch: pytest.Mon
     want = answers(tiny_lm, Sampling(max_tokens=40), device="cuda")
     drawn = answers(tiny_lm, Sampling(temperature=1.0, max_tokens=40, seed=3), device="cuda")
     assert drawn == answers(tiny_lm, Sampling(temperature=1.0, max_tokens=40, seed=3), device="cuda")
-    monkeypatch.setattr(Decoding, "_recorded", lambda self: self._advance)
+    monkeypatch.setattr(Decoding, "_record", lambda self: self._advance)
     assert answers(tiny_lm, Sampling(max_tokens=40), device="cuda") == want
     monkeypatch.setattr(in_process, "can_record", lambda model: False)  # by generate
     assert answers(tiny_lm, Sampling(max_tokens=40), device="cuda") == want
@@ -246,5 +246,5 @@ def test_where_memory_runs_out_in_a_record_the_stream_is_the_callers_again(monke
     decoding = Decoding.__new__(Decoding)
     monkeypatch.setattr(decoding, "_advance", full)
     with pytest.raises(torch.OutOfMemoryError):
-        decoding._recorded()
+        decoding._record()
     assert streams == ["the caller's", "the record's", "the caller's"]
