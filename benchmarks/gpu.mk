@@ -20,11 +20,26 @@ job = $(eval $(call job_rule,$(strip $(1)),$(2),$(strip $(3))))
 # Models that do not come with a package, indexes, targets.
 $(call job,qwen,,hf download Qwen/Qwen2.5-Coder-0.5B-Instruct)
 $(call job,mpnet,,hf download sentence-transformers/all-mpnet-base-v2)
-$(foreach config,$(basename $(notdir $(wildcard configs/index/*.yaml))),\
+$(foreach config,$(filter-out untrained tuned masstool learned,$(basename $(notdir $(wildcard configs/index/*.yaml)))),\
   $(call job,index-$(config),,rewrite-index build configs/index/$(config).yaml))
+TEXT_toollens := --set text=description
+build = rewrite-index build configs/index/$(1).yaml --set dataset=$(2) $(TEXT_$(2))
+$(foreach name,toollens $(CATALOGUES),$(call job,index-$(name),,$(call build,untrained,$(name)))\
+  $(call job,index-$(name)-tuned,,$(call build,tuned,$(name))))
+$(foreach name,$(CATALOGUES),$(call job,index-$(name)-masstool,,$(call build,masstool,$(name))))
+$(foreach name,bfcl mcpzero,$(call job,index-$(name)-learned,,$(call build,learned,$(name))))
+$(call job,index-unseen-toollens-masstool,,$(call build,masstool,toollens) --set index=runs/toollens/masstool-unseen \
+  --set retrievers.masstool.train.protocol=unseen-tools)
+WEAVER := retrievers.toolweaver
+$(call job,index-toollens-weaver-wide,,rewrite-index build configs/index/toollens-weaver.yaml --set index=runs/toollens/weaver-wide \
+  --set $(WEAVER).quantiser.levels=2 --set $(WEAVER).quantiser.codebook_size=256 --set $(WEAVER).beams=64 --set $(WEAVER).train.memorise.epochs=0)
+$(call job,index-toollens-toolgen-unmemorised,,rewrite-index build configs/index/toollens-toolgen.yaml \
+  --set index=runs/toollens/toolgen-unmemorised --set retrievers.toolgen.train.memorise.epochs=0)
 $(call job,targets-toollens,index-toollens,rewrite-train targets configs/targets/toollens.yaml)
-$(call job,targets-any,index-toollens,rewrite-train targets configs/targets/toollens-any.yaml)
-$(foreach name,toollens $(CATALOGUES),$(call job,pick-$(name),index-$(name),rewrite-train targets configs/targets/$(name)-pick.yaml))
+$(call job,targets-any,index-toollens,rewrite-train targets configs/targets/toollens.yaml --set choose=any --set draws=4 \
+  --set output=runs/toollens/any)
+$(foreach name,toollens $(CATALOGUES),$(call job,pick-$(name),index-$(name),\
+  rewrite-train targets configs/targets/pick.yaml --set dataset=$(name)))
 
 # Time, with nothing else on the card.
 $(call job,masstool-epoch,,python benchmarks/masstool.py --only-epoch --out $(DONE)/masstool-epoch.json)
@@ -41,17 +56,20 @@ $(foreach seed,0 $(SEEDS),$(call job,masstool-$(seed),,$(TABLE)/toollens-masstoo
 $(foreach seed,0 $(SEEDS),$(call job,masstool-parts-$(seed),masstool-$(seed),$(TABLE)/toollens-masstool.yaml --seeds $(seed) \
   --out $(DONE)/masstool-parts-$(seed).json --set retrievers.masstool.model=$(DONE)/encoder-$(seed) \
   --set retrievers.masstool.train.encoder=null))
-$(foreach name,toole toolbench,$(call job,masstool-$(name),,$(TABLE)/$(name)-masstool.yaml --no-ablation --out $(DONE)/masstool-$(name).json))
+$(foreach name,toole toolbench,$(call job,masstool-$(name),,$(TABLE)/masstool.yaml --set dataset=$(name) --no-ablation --out $(DONE)/masstool-$(name).json))
 $(call job,masstool-mpnet,mpnet,$(TABLE)/toollens-masstool.yaml --no-ablation --out $(DONE)/masstool-mpnet.json \
   --set retrievers.masstool.model=sentence-transformers/all-mpnet-base-v2)
 $(call job,masstool-life,,python benchmarks/masstool_life.py configs/index/toollens-masstool.yaml --tune --out $(DONE)/masstool-life.json)
 
+WIDE := {toolgen: {retriever: toolgen, index: runs/toollens/toolgen-unmemorised}, wide: {retriever: toolweaver, index: runs/toollens/weaver-wide}}
 # ToolGen, ToolWeaver, and tuned MiniLM by ToolBench's groups.
-$(call job,eval-weaver-wide,index-toollens-weaver-wide index-toollens-toolgen-unmemorised,$(EVAL)/toollens-weaver-wide.yaml)
+$(call job,eval-weaver-wide,index-toollens-weaver-wide index-toollens-toolgen-unmemorised,$(EVAL)/toollens-weaver.yaml \
+  --set output=runs/toollens/eval-weaver-wide --set "systems=$(WIDE)")
 $(call job,weaver-newcomers,,python benchmarks/generative_newcomers.py --kind toolweaver --data data/toollens --text description \
   --weave 2 256 --epochs 12 4 --learning-rate 5e-4 --no-further)
 comma := ,
-$(call job,tuned-toolbench,index-toolbench-tuned,$(EVAL)/toolbench.yaml --set output=runs/toolbench/eval-tuned \
+$(call job,tuned-toolbench,index-toolbench-tuned,$(EVAL)/untrained.yaml --set dataset=toolbench --set group_by=group \
+  --set output=runs/toolbench/eval-tuned \
   --set index=runs/toolbench/tuned --set "systems={tuned: {retriever: dense}}" --set "metrics=[recall@3$$(comma) recall@5$$(comma) \
   ndcg@1$$(comma) ndcg@3$$(comma) ndcg@5$$(comma) comp@5$$(comma) ndcg_toolgen@1$$(comma) ndcg_toolgen@3$$(comma) ndcg_toolgen@5]")
 
@@ -71,35 +89,46 @@ $(foreach seed,$(SEEDS),\
 $(call job,eval-toollens-aligned,sft-toollens dpo-toollens grpo-toollens bestofn-toollens,$(EVAL)/toollens-aligned.yaml)
 $(call job,eval-toollens-seeds,$(addprefix eval-toollens-seed-,$(SEEDS)),true)
 $(call job,eval-toollens-before,eval-toollens-aligned index-toollens-tuned index-toollens-masstool,\
-  $(EVAL)/toollens-before.yaml && $(EVAL)/toollens-before-masstool.yaml)
+  $(EVAL)/toollens-before.yaml)
 
 # Rewriters of catalogues never seen. $(call align_job,NAME,CATALOGUE,CONFIG,FOLDER,--set FLAGS): align, then evaluate.
 PICKS_toolbench := pick-toole pick-bfcl pick-mcpzero index-toollens
 $(foreach name,toole bfcl mcpzero,$(eval PICKS_$(name) := pick-toollens $(addprefix pick-,$(filter-out $(name),$(CATALOGUES)))))
-evaluate = $(EVAL)/$(1)-aligned.yaml --set rewriters.aligned.path=runs/without-$(2)/$(3) --set output=runs/without-$(2)/eval-$(3)
-align_job = $(call job,$(1),without-$(2),$(ALIGN)/$(3).yaml --set output=runs/without-$(2)/$(4) $(5) && $(call evaluate,$(2),$(2),$(4))\
-  $(if $(filter toolbench,$(2)),&& $(EVAL)/toollens-unseen-aligned.yaml --set rewriters.aligned.path=runs/without-toolbench/$(4) \
-  --set output=runs/unseen-toollens/eval-$(4)))
-$(foreach name,$(CATALOGUES),$(call job,without-$(name),qwen index-$(name) $(PICKS_$(name)),rewrite-train sft configs/sft/without-$(name).yaml \
-  && $(EVAL)/$(name)-rewritten.yaml $(if $(filter toolbench,$(name)),&& $(EVAL)/toollens-unseen-rewritten.yaml))\
-  $(call job,aligned-$(name),without-$(name),$(ALIGN)/without-$(name).yaml && $(EVAL)/$(name)-aligned.yaml \
-  $(if $(filter toolbench,$(name)),&& $(EVAL)/toollens-unseen-aligned.yaml))\
-  $(foreach seed,$(SEEDS),$(call align_job,aligned-$(name)-$(seed),$(name),without-$(name),grpo-$(seed),--set training.seed=$(seed))))
-$(foreach name,mcpzero bfcl,$(call align_job,dpo-$(name),$(name),without-$(name)-dpo,dpo)\
-  $(call align_job,long-$(name),$(name),without-$(name),long,--set queries=4096)\
-  $(call align_job,fast-$(name),$(name),without-$(name),fast,--set training.learning_rate=1.5e-5)\
-  $(foreach seed,$(SEEDS),$(call align_job,dpo-$(name)-$(seed),$(name),without-$(name)-dpo,dpo-$(seed),--set training.seed=$(seed) \
-  --set algo.samples.seed=$(seed))))
+WITHOUT_bfcl := --set dataset=bfcl
+WITHOUT_toole := --set dataset=toole --set data.2.targets=runs/bfcl/pick
+WITHOUT_mcpzero := --set dataset=mcpzero --set data.3.targets=runs/bfcl/pick
+WITHOUT_toolbench := --set dataset=toolbench --set "data=[{targets: runs/toole/pick}, {targets: runs/bfcl/pick}, {targets: runs/mcpzero/pick}]"
+GROUPS_toolbench := --set group_by=group
+UNSEEN := --set dataset=toollens --set protocol=unseen-tools --set rewriters.sft.path=runs/without-toolbench/sft
+# $(call evaluate,CATALOGUE,FOLDER,NAME OF THE EVALUATION): of a rewriter in runs/without-CATALOGUE/FOLDER.
+evaluate = $(EVAL)/aligned.yaml --set dataset=$(1) $(GROUPS_$(1)) --set rewriters.aligned.path=runs/without-$(1)/$(2) \
+  --set output=runs/without-$(1)/eval-$(3) $(if $(filter toolbench,$(1)),&& $(EVAL)/aligned.yaml $(UNSEEN) \
+  --set rewriters.aligned.path=runs/without-toolbench/$(2) --set output=runs/unseen-toollens/eval-$(3))
+align_job = $(call job,$(1),without-$(2),$(ALIGN)/$(3).yaml $(WITHOUT_$(2)) --set output=runs/without-$(2)/$(4) $(5) \
+  && $(call evaluate,$(2),$(4),$(or $(6),$(4))))
+$(foreach name,$(CATALOGUES),$(call job,without-$(name),qwen index-$(name) $(PICKS_$(name)),\
+  rewrite-train sft configs/sft/without.yaml $(WITHOUT_$(name)) && $(EVAL)/rewritten.yaml --set dataset=$(name) $(GROUPS_$(name)) \
+  $(if $(filter toolbench,$(name)),&& $(EVAL)/rewritten.yaml $(UNSEEN) --set output=runs/unseen-toollens/eval))\
+  $(call align_job,aligned-$(name),$(name),without,grpo,,aligned)\
+  $(foreach seed,$(SEEDS),$(call align_job,aligned-$(name)-$(seed),$(name),without,grpo-$(seed),--set training.seed=$(seed))))
+QUERIES_mcpzero := --set queries=5000
+$(foreach name,mcpzero bfcl,$(call align_job,dpo-$(name),$(name),without-dpo,dpo,$(QUERIES_$(name)))\
+  $(call align_job,long-$(name),$(name),without,long,--set queries=4096)\
+  $(call align_job,fast-$(name),$(name),without,fast,--set training.learning_rate=1.5e-5)\
+  $(foreach seed,$(SEEDS),$(call align_job,dpo-$(name)-$(seed),$(name),without-dpo,dpo-$(seed),$(QUERIES_$(name)) \
+  --set training.seed=$(seed) --set algo.samples.seed=$(seed))))
 
 # Every retriever behind every rewriter.
-$(call job,grid-mcpzero,index-mcpzero-learned index-mcpzero-masstool dpo-mcpzero,$(EVAL)/mcpzero-grid.yaml)
-$(call job,grid-bfcl,index-bfcl-learned index-bfcl-masstool aligned-bfcl-1,$(EVAL)/bfcl-grid.yaml \
+$(call job,grid-mcpzero,index-mcpzero-learned index-mcpzero-masstool dpo-mcpzero,$(EVAL)/grid.yaml --set dataset=mcpzero \
+  --set rewriters.aligned.path=runs/without-mcpzero/dpo)
+$(call job,grid-bfcl,index-bfcl-learned index-bfcl-masstool aligned-bfcl-1,$(EVAL)/grid.yaml --set dataset=bfcl \
   --set rewriters.aligned.path=runs/without-bfcl/grpo-1)
 $(call job,grid-unseen,index-unseen-toollens-learned index-unseen-toollens-masstool aligned-toolbench,$(EVAL)/toollens-unseen-grid.yaml)
-$(call job,grid-toole,index-toole-learned index-toole-masstool aligned-toole,$(EVAL)/toole-grid.yaml)
+$(call job,grid-toole,index-toole-learned index-toole-masstool aligned-toole,$(EVAL)/grid.yaml --set dataset=toole)
 $(call job,grid-toollens,$(addprefix index-toollens,-tuned -masstool -toolgen -weaver-wide) index-toollens sft-toollens dpo-toollens qwen,\
   $(EVAL)/toollens-grid.yaml)
-$(call job,grid-toolbench,$(addprefix index-toolbench-,tuned masstool toolgen weaver) aligned-toolbench,$(EVAL)/toolbench-grid.yaml)
+$(call job,grid-toolbench,index-toolbench-learned index-toolbench-masstool aligned-toolbench,\
+  $(EVAL)/grid.yaml --set dataset=toolbench --set group_by=group)
 
 .PHONY: $(JOBS) list
 .DEFAULT_GOAL := list

@@ -1,10 +1,15 @@
-"""YAML -> frozen dataclasses. A key nobody reads is an error that names the nearest one that somebody does."""
+"""YAML -> frozen dataclasses. An unknown key is an error that names the nearest known one.
+
+A config may hold `<dataset>` in its values and the key `dataset`, whose value is filled in:
+`rewrite-eval configs/eval/untrained.yaml --set dataset=toole`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import difflib
+import json
 import math
 import operator
 import re
@@ -22,42 +27,43 @@ from pipelines.renamed_keys import RENAMED_KEYS
 from retrievers.errors import BadInput
 
 Config = TypeVar("Config")
-Path_ = tuple[str, ...]
+KeyPath = tuple[str, ...]
+DATASET = "<dataset>"
 
 
 class ConfigError(BadInput):
-    """A config that cannot be meant; the message names file, line and key."""
+    """A faulty config; the message names file, line and key."""
 
 
 def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
-    """The config in a file, with `dotted.key=value` overrides on top."""
+    """Load a config file, with `dotted.key=value` overrides on top."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.y*ml")], n=1)
-        way = f"did you mean {path.parent / near[0]}?" if near else "configs/ has those that ship, one folder a command"
-        raise ConfigError(f"no config file {path}; {way}") from error
+        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.y*ml")], n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "configs/ has one folder per command"
+        raise ConfigError(f"no config file {path}; {hint}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
-    lines: dict[Path_, int] = {}
+    lines: dict[KeyPath, int] = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = _plain(root, (), lines, path) if root else {}
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{place}: not valid YAML ({getattr(error, 'problem', error)})") from error
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not valid YAML ({getattr(error, 'problem', error)})") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: nested too deeply to be a config") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
-    return parse(kind, _override(data, overrides), str(path), lines)
+    return parse(kind, _fill_dataset(_override(data, overrides), path), str(path), lines)
 
 
 def load_from_args(arguments: argparse.Namespace, kind: type[Config]) -> Config | None:
-    """The config that a command was given; None, once it is printed, where nothing else is wanted."""
+    """Load the config of a command; with --dry-run, print it and return None."""
     config = load(arguments.config, kind, arguments.set)
     if not arguments.dry_run:
         return config
@@ -65,8 +71,8 @@ def load_from_args(arguments: argparse.Namespace, kind: type[Config]) -> Config 
     return None
 
 
-def parse(kind: type[Config], data: Any, source: str = "config", lines: dict[Path_, int] | None = None) -> Config:
-    """A dataclass out of plain data."""
+def parse(kind: type[Config], data: Any, source: str = "config", lines: dict[KeyPath, int] | None = None) -> Config:
+    """Make a dataclass from plain data."""
     result: Config = _Builder(source, lines or {}).value(kind, data, ())
     return result
 
@@ -74,6 +80,25 @@ def parse(kind: type[Config], data: Any, source: str = "config", lines: dict[Pat
 def dump(config: Any) -> str:
     """The resolved config as YAML."""
     return yaml.safe_dump(_simple(config), sort_keys=False, allow_unicode=True)
+
+
+def _fill_dataset(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Put the value of `dataset` in place of every `<dataset>`."""
+    used = DATASET in json.dumps(data, default=str)
+    if used and not isinstance(data.get("dataset"), str):
+        raise ConfigError(f"{path}: a value holds {DATASET}; name a data set with `--set dataset=NAME`")
+    if not used:
+        return data  # an unused `dataset` is an unknown key
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [fill(item) for item in value]
+        return value.replace(DATASET, data["dataset"]) if isinstance(value, str) else value
+
+    filled: dict[str, Any] = fill({key: value for key, value in data.items() if key != "dataset"})
+    return filled
 
 
 def _simple(value: Any) -> Any:
@@ -84,33 +109,33 @@ def _simple(value: Any) -> Any:
     return [_simple(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _plain(node: yaml.Node, at: Path_, lines: dict[Path_, int], path: Path) -> Any:
-    """Plain data, remembering the line of every key."""
+def _plain(node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:
+    """Make plain data of a YAML node, noting the line of every key."""
     lines[at] = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             name, line = str(key.value), key.start_mark.line + 1
-            if name in found:
-                raise ConfigError(f"{path}:{line}: the key {'.'.join((*at, name))} stands twice")
-            found[name] = _plain(value, (*at, name), lines, path)
+            if name in mapping:
+                raise ConfigError(f"{path}:{line}: duplicate key {'.'.join((*at, name))}")
+            mapping[name] = _plain(value, (*at, name), lines, path)
             lines[*at, name] = line
-        return found
+        return mapping
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*at, str(i)), lines, path) for i, item in enumerate(node.value)]
     return _scalar(node, f"{path}:{node.start_mark.line + 1}: {_dotted(at)}")
 
 
-def _scalar(node: yaml.Node, place: str) -> Any:
+def _scalar(node: yaml.Node, where: str) -> Any:
     loader = yaml.SafeLoader("")
     try:
         value = loader.construct_object(node)
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{place} holds a value that YAML cannot read; put it in quotes if it is text") from error
+        raise ConfigError(f"{where} holds a value that YAML cannot read; put it in quotes if it is text") from error
     finally:
         loader.dispose()
     if isinstance(value, str) and "\0" in value:
-        raise ConfigError(f"{place} holds a NUL character")
+        raise ConfigError(f"{where} holds a NUL character")
     return value
 
 
@@ -118,49 +143,47 @@ def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise ConfigError(f"--set takes key=value, not {text!r}")
-        *way, last = key.strip().split(".")
-        place: Any = data
-        for name in way:
-            place = _step(place, name, key)
+            raise ConfigError(f"--set takes key=value, got {text!r}")
+        *parents, last = key.strip().split(".")
+        target: Any = data
+        for name in parents:
+            target = _child(target, name, key)
         try:
             node = yaml.compose(value, Loader=yaml.SafeLoader)
-            new = _plain(node, (key,), {}, Path("--set")) if node else None
-            if isinstance(place, list):
-                place[int(last)] = new
-            else:
-                place[last] = new
+            target[int(last) if isinstance(target, list) else last] = (
+                _plain(node, (key,), {}, Path("--set")) if node else None
+            )
+        except ConfigError:
+            raise
         except (IndexError, TypeError) as error:
-            raise ConfigError(f"--set {key}: there is no such place") from error
+            raise ConfigError(f"--set {key}: there is no item {last}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            if isinstance(error, ConfigError):
-                raise
             raise ConfigError(f"--set {text!r}: the value is not valid YAML") from error
     return data
 
 
-def _step(place: Any, name: str, key: str) -> Any:
-    """One name further into the data: a key, or the number of an item."""
+def _child(parent: Any, name: str, key: str) -> Any:
+    """The value of a key, or the item of a list by its number."""
     try:
-        inner = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+        child = parent[int(name)] if isinstance(parent, list) else parent.setdefault(name, {})
     except (ValueError, IndexError) as error:
-        raise ConfigError(f"--set {key}: {name} is no item of that list") from error
-    if not isinstance(inner, (dict, list)):
+        raise ConfigError(f"--set {key}: the list has no item {name}") from error
+    if not isinstance(child, (dict, list)):
         raise ConfigError(f"--set {key}: {name} holds a value, not keys")
-    return inner
+    return child
 
 
 class _Builder:
-    """Turns plain data into typed values, one method a shape."""
+    """Makes typed values of plain data, one method per kind of type."""
 
-    def __init__(self, source: str, lines: dict[Path_, int]) -> None:
+    def __init__(self, source: str, lines: dict[KeyPath, int]) -> None:
         self._source, self._lines = source, lines
 
-    def fail(self, at: Path_, message: str) -> ConfigError:
+    def fail(self, at: KeyPath, message: str) -> ConfigError:
         line = next((self._lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in self._lines), None)
         return ConfigError(f"{self._source}{f':{line}' if line else ''}: {message}")
 
-    def value(self, kind: Any, data: Any, at: Path_) -> Any:
+    def value(self, kind: Any, data: Any, at: KeyPath) -> Any:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin is Annotated:
             return self._in_range(self.value(arguments[0], data, at), arguments[1:], at)
@@ -173,7 +196,7 @@ class _Builder:
                 raise self._choice(at, data, [str(argument) for argument in arguments])
             return data
         if origin is tuple:
-            # One value stands for a list of one.
+            # A single value is a list of one.
             items = data if isinstance(data, list) else [data]
             return tuple(self.value(arguments[0], item, (*at, str(i))) for i, item in enumerate(items))
         if origin is dict:
@@ -182,8 +205,8 @@ class _Builder:
             return {key: self.value(arguments[1], item, (*at, key)) for key, item in data.items()}
         return self._scalar(kind, data, at)
 
-    def _in_range(self, value: Any, bounds: Sequence[Any], at: Path_) -> Any:
-        """Checks the range that a field's annotation states: the one place where ranges are checked."""
+    def _in_range(self, value: Any, bounds: Sequence[Any], at: KeyPath) -> Any:
+        """Check the range in a field's annotation: the one place where ranges are checked."""
         for bound in (one for group in bounds for one in (group if isinstance(group, Interval) else (group,))):
             holds, words = _BOUNDS[type(bound)]
             limit = getattr(bound, type(bound).__name__.lower())
@@ -191,16 +214,16 @@ class _Builder:
                 raise self.fail(at, f"{_dotted(at)} must be {words} {limit:g}, got {value:g}")
         return value
 
-    def _scalar(self, kind: Any, data: Any, at: Path_) -> Any:
+    def _scalar(self, kind: Any, data: Any, at: KeyPath) -> Any:
         if kind is Any or (kind is not float and type(data) is kind):
             return data
         if kind is float and isinstance(data, str) and _EXPONENT.fullmatch(data):
             data = float(data)  # YAML 1.1 takes 2e-4 for text
         if kind is float and type(data) in (int, float) and math.isfinite(data):
             return float(data)
-        raise self.fail(at, f"{_dotted(at)} must be {_SPOKEN.get(kind, kind)}, not {data!r}")
+        raise self.fail(at, f"{_dotted(at)} must be {_TYPE_NAMES.get(kind, kind)}, not {data!r}")
 
-    def _union(self, arguments: tuple[Any, ...], data: Any, at: Path_) -> Any:
+    def _union(self, arguments: tuple[Any, ...], data: Any, at: KeyPath) -> Any:
         if data is None and type(None) in arguments:
             return None
         choices = [argument for argument in arguments if argument is not type(None)]
@@ -213,7 +236,7 @@ class _Builder:
             raise self._choice((*at, "kind"), data["kind"], list(kinds))
         return self._dataclass(kinds[data["kind"]], data, at)
 
-    def _dataclass(self, kind: Any, data: Any, at: Path_) -> Any:
+    def _dataclass(self, kind: Any, data: Any, at: KeyPath) -> Any:
         if not isinstance(data, dict):
             raise self.fail(at, f"{_dotted(at)} must hold keys, not {data!r}")
         hints = typing.get_type_hints(kind, include_extras=True)
@@ -237,10 +260,10 @@ class _Builder:
             raise
         except ValueError as error:
             # A check may name the key it is about as the error's second argument.
-            place = (*at, str(error.args[1])) if len(error.args) > 1 else at
-            raise self.fail(place, f"{_dotted(place)}: {error.args[0]}" if place else str(error)) from error
+            where = (*at, str(error.args[1])) if len(error.args) > 1 else at
+            raise self.fail(where, f"{_dotted(where)}: {error.args[0]}" if where else str(error)) from error
 
-    def _choice(self, at: Path_, data: Any, known: list[str]) -> ConfigError:
+    def _choice(self, at: KeyPath, data: Any, known: list[str]) -> ConfigError:
         return self.fail(at, f"{_dotted(at)} cannot be {data!r}{_nearest(str(data), known)}")
 
 
@@ -251,10 +274,10 @@ _BOUNDS: dict[type, tuple[Callable[[Any, Any], bool], str]] = {
     Lt: (operator.lt, "less than"),
 }
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
-_SPOKEN = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def _dotted(at: Path_) -> str:
+def _dotted(at: KeyPath) -> str:
     return ".".join(at) or "the config"
 
 

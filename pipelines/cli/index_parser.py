@@ -153,7 +153,7 @@ def _add_masstool(commands: Subparsers) -> None:
         "Train MassTool whole and without each of its parts on the same vectors, and print their metrics next to those "
         "of the encoder alone. Writes no index."
     )
-    config_arguments(ablate, "configs/index/*-masstool.yaml")
+    config_arguments(ablate, "configs/index/masstool.yaml")
     ablate.add_argument(
         "--without",
         action="append",
