@@ -69,9 +69,7 @@ def test_two_gateways_see_each_others_changes_as_they_are_made(gateway: Gateways
     took.append(until(lambda: one.client.get("/v1/tools/coat").json()["description"] == "Sells umbrellas."))
     assert two.client.delete("/v1/tools/coat").json()["removed"] == 1
     took.append(until(lambda: not has(one, "coat")))
-    assert (
-        min(took) < following.CHECK_SECONDS / 2
-    )  # by notification; a busy machine delays some
+    assert min(took) < following.CHECK_SECONDS / 2  # by notification; a busy machine delays some
     assert fingerprint(one) == fingerprint(two)
     three = gateway()  # one that starts now has the same
     assert fingerprint(three) == fingerprint(one)
