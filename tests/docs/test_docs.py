@@ -56,13 +56,10 @@ def test_the_site_builds_without_warnings_and_fetches_nothing(tmp_path: Path) ->
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    names = {"README": "index", "CONTRIBUTING": "contributing"}
     for page in (*PAGES, *NOTES):
-        name = {"README": "index", "CONTRIBUTING": "contributing"}.get(page.stem, page.stem)
-        assert (
-            (tmp_path / page.relative_to(ROOT / "docs").with_suffix(".html")).exists()
-            if page.parent != ROOT
-            else (tmp_path / f"{name}.html").exists()
-        )
+        folder = "." if page.parent == ROOT else page.parent.relative_to(ROOT / "docs")
+        assert (tmp_path / folder / f"{names.get(page.stem, page.stem)}.html").exists()
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r'<(?:script|img)[^>]+src="https?:|<link[^>]+rel="stylesheet"[^>]+href="https?:', text)
