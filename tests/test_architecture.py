@@ -52,7 +52,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pipelines/serve": (
         "errors metrics tracing",
-        "schemas rewriter.settings",
+        "schemas batcher rewriter.settings",
         "settings formats",
         "keys catalogue rewriter",
         "results",

@@ -12,7 +12,6 @@ from pipelines.index.defaults import index_folder
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
 from pipelines.serve.catalogue.admission import Admission
-from pipelines.serve.catalogue.batcher import Batcher
 from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
 from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.keys import Gate
@@ -36,13 +35,12 @@ class Gateway:
             tracing.start()
         self.config, self.metrics = config, Metrics()
         self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute)
-        self.batcher = Batcher(config.workers)
         self.rewriter = RewriterManager(config.rewriter, self.metrics, device) if config.rewriter else None
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
         self.admission = Admission(self.catalogue, config.trust, config.quarantine)
         dispatcher = self.rewriter.dispatcher if self.rewriter else None
-        self.service = SearchService(config, self.catalogue, self.batcher, self.metrics, dispatcher)
+        self.service = SearchService(config, self.catalogue, self.metrics, dispatcher)
         self.feedback = _open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -70,7 +68,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.rewriter is not None:
             await self.rewriter.close()
-        self.batcher.close()
+        self.service.batcher.close()
         await asyncio.to_thread(self.catalogue.close)
 
     async def refresh(self) -> None:

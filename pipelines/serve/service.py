@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pipelines.index.defaults import default_threshold
-from pipelines.search import DEPTH
-from pipelines.serve.catalogue.batcher import Batcher
+from pipelines.search import DEPTH, ToolSearch
+from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
@@ -27,6 +27,10 @@ from rewrite.types import RewriteRequest
 
 UNLIMITED = 1 << 30
 """Longer than any ranking."""
+BATCH_SIZE = 16
+"""Texts per search; larger batches need more padding than they save."""
+MAX_WAITING = 1_024
+"""Texts that may wait for a search thread; further ones get 429."""
 log = logging.getLogger("rewrite-serve")
 
 
@@ -51,12 +55,12 @@ class SearchService:
         self,
         config: ServeConfig,
         catalogue: LiveCatalogue,
-        batcher: Batcher,
         metrics: Metrics,
         dispatcher: RewriteDispatcher | None,
     ) -> None:
         """`dispatcher`: None without a rewriter."""
-        self._config, self._catalogue, self._batcher, self._metrics = config, catalogue, batcher, metrics
+        self._config, self._catalogue, self._metrics = config, catalogue, metrics
+        self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
         self._dispatcher, self._trust = dispatcher, config.trust
         threshold = config.detection_threshold
         self._threshold = default_threshold(config.index) if threshold is None else threshold
@@ -221,7 +225,7 @@ class SearchService:
         search, num_tools = state.snapshot.search, len(state.snapshot.index.tools)
         searched = depth
         while True:
-            rankings = await self._batcher.search(search, texts, searched)
+            rankings = await self.batcher.run((search, searched), texts)
             if state.is_allowed is None:
                 return rankings
             kept = [keep_allowed(ranking, state.is_allowed) for ranking in rankings]
@@ -252,6 +256,11 @@ class SearchService:
 
     def _unparseable(self, rewrite: schemas.RewriteOut) -> schemas.Fallback | None:
         return self._fallback(RewriteFailure("unparseable")) if rewrite.status == "unparseable" else None
+
+
+def _retrieve(key: tuple[ToolSearch, int], texts: Sequence[str]) -> list[Ranking]:
+    search, depth = key
+    return search.retrieve(texts, depth)
 
 
 def _fingerprints(snapshot: Snapshot, loaded: LoadedRewriter | None) -> schemas.Fingerprints:

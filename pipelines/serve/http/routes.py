@@ -114,5 +114,5 @@ async def readyz(gateway: GatewayDep) -> Response:
 async def metrics(gateway: GatewayDep, caller: CallerDep) -> Response:
     """Metrics for Prometheus."""
     caller.charge("search", 0)
-    gateway.metrics.waiting.set(gateway.batcher.waiting)
+    gateway.metrics.waiting.set(gateway.service.batcher.waiting)
     return Response(gateway.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")

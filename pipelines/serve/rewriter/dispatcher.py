@@ -118,26 +118,19 @@ class RewriteDispatcher:
             ticket = breaker.enter()
             if not ticket:
                 continue
-            decided = False
             try:
                 answers = await endpoint.answer(loaded.model, prompt, loaded.sampling)
                 breaker.succeeded()
-                decided = True
                 return merge_answers(loaded.template, answers, loaded.sampling)
-            except RewriteFailure as failure:
-                if not failure.blame_model:
+            except BaseException as error:
+                failed = isinstance(error, RewriteFailure) and error.blame_model
+                timed_out = isinstance(error, asyncio.CancelledError) and not hurried
+                (breaker.failed if failed or timed_out else breaker.undecided)(ticket)
+                if not isinstance(error, RewriteFailure) or not failed:
                     raise
-                breaker.failed(ticket)
-                decided, reason = True, failure.reason
+                reason = error.reason
                 level = logging.DEBUG if breaker.state == "closed" else logging.WARNING
-                log.log(level, "%s: %s; circuit %s", endpoint.name, failure, breaker.state)
-            except asyncio.CancelledError:
-                if not hurried:  # its deadline has passed
-                    breaker.failed(ticket)
-                    decided = True
-                raise
+                log.log(level, "%s: %s; circuit %s", endpoint.name, error, breaker.state)
             finally:
-                if not decided:
-                    breaker.undecided(ticket)
                 self._metrics.breaker.labels(endpoint.name).set(breaker.state != "closed")
         raise RewriteFailure(reason)

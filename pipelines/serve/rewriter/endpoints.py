@@ -8,12 +8,12 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 import httpx
 
+from pipelines.serve.batcher import Batcher
 from pipelines.serve.errors import RewriteFailure
 from pipelines.serve.rewriter.breaker import Breaker
 from rewrite.backends.base import Backend
@@ -26,6 +26,8 @@ MAX_BYTES = 1_000_000
 """Size of a server's response; a larger one cannot be an answer."""
 UNLOAD_SECONDS = 10.0
 """Seconds for a server to unload an adapter."""
+MAX_PROMPTS = 10_000
+"""Prompts that may wait for a model in this process; the dispatcher sends far fewer."""
 
 
 class HttpClients(NamedTuple):
@@ -167,53 +169,26 @@ def read_completion(data: bytes, model: str) -> list[Answer]:
 
 
 class LocalEndpoint:
-    """A model or rules in this process; prompts that arrive while it is busy form the next batch."""
+    """A model or rules in this process."""
 
     def __init__(self, name: str, backend: Backend, model: str, breaker: Breaker, batch_size: int) -> None:
-        self.name, self.breaker = name, breaker
-        self._backend, self._model, self._batch_size = backend, model, batch_size
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rewrite")
-        self._waiting: list[tuple[Prompt, asyncio.Future[list[Answer]]]] = []
-        self._busy = False
+        self.name, self.breaker, self._model = name, breaker, model
+
+        def generate(sampling: Sampling, prompts: Sequence[Prompt]) -> list[list[Answer]]:
+            return backend.generate(prompts, sampling)
+
+        self._batcher = Batcher(generate, threads=1, batch_size=batch_size, max_waiting=MAX_PROMPTS)
 
     def serves(self, model: str) -> bool:
         return model == self._model
 
     async def answer(self, model: str, prompt: Prompt, sampling: Sampling) -> list[Answer]:
-        future: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((prompt, future))
-        if not self._busy:
-            self._start_batch(sampling)
-        return await future
-
-    def _start_batch(self, sampling: Sampling) -> None:
-        waiting = [(prompt, future) for prompt, future in self._waiting if not future.done()]
-        count = max(1, self._batch_size // sampling.answers)
-        batch, self._waiting = waiting[:count], waiting[count:]
-        self._busy = bool(batch)
-        if batch:
-            prompts, futures = [prompt for prompt, _ in batch], [future for _, future in batch]
-            running = asyncio.get_running_loop().run_in_executor(self._pool, self._backend.generate, prompts, sampling)
-            running.add_done_callback(lambda done: self._finish_batch(sampling, futures, done))
-
-    def _finish_batch(
-        self,
-        sampling: Sampling,
-        futures: Sequence[asyncio.Future[list[Answer]]],
-        done: asyncio.Future[list[list[Answer]]],
-    ) -> None:
-        error = None if done.cancelled() else done.exception()
-        if error is not None:
-            log.error("the model in this process failed", exc_info=error)
-        failed = done.cancelled() or error is not None
-        for index, future in enumerate(futures):
-            if future.done():
-                continue
-            if failed:
-                future.set_exception(RewriteFailure("unavailable", "the model in this process failed"))
-            else:
-                future.set_result(done.result()[index])
-        self._start_batch(sampling)
+        try:
+            [answers] = await self._batcher.run(sampling, [prompt])
+        except Exception as error:
+            log.exception("the model in this process failed")
+            raise RewriteFailure("unavailable", "the model in this process failed") from error
+        return answers
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._batcher.close()

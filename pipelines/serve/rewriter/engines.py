@@ -9,6 +9,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import NamedTuple
 
 from pipelines.rewriters import Parts, describe, load_rewriter
 from pipelines.serve.metrics import Metrics
@@ -28,6 +29,16 @@ LOAD_SECONDS = 60.0
 LOCAL_BATCH = {"transformers": 8, "rules": 64}
 """Answers per batch of an engine in this process."""
 log = logging.getLogger("rewrite-serve")
+
+
+class EngineSetup(NamedTuple):
+    """Constructor arguments of all engines."""
+
+    settings: ServedRewriter
+    parts: Parts
+    dispatcher: RewriteDispatcher
+    metrics: Metrics
+    device: str | None
 
 
 class RewriterEngine(ABC):
@@ -70,32 +81,26 @@ class RewriterEngine(ABC):
 class LocalEngine(RewriterEngine):
     """A model or rules in this process."""
 
-    def __init__(
-        self,
-        settings: ServedRewriter,
-        parts: Parts,
-        dispatcher: RewriteDispatcher,
-        metrics: Metrics,
-        device: str | None,
-    ) -> None:
+    def __init__(self, setup: EngineSetup) -> None:
         """Loads the model, so that a config that cannot work fails at once."""
-        super().__init__(settings, parts, dispatcher, metrics)
-        self._device = device
+        super().__init__(setup)
         self._endpoints: list[LocalEndpoint] = []
-        self._first = load_rewriter(settings.to_rewriter_settings(), parts, device)
+        self._first = self._load_backend(self.parts)
+
+    def _load_backend(self, parts: Parts) -> Backend:
+        return load_rewriter(self._settings.to_rewriter_settings(), parts, self._device).backend
 
     async def start(self) -> None:
-        await self._add(self.parts, self._first.backend)
+        await self._add(self.parts, self._first)
 
     async def load(self, parts: Parts) -> None:
-        settings = self._settings.to_rewriter_settings()
-        rewriter = await asyncio.to_thread(load_rewriter, settings, parts, self._device)
-        await self._add(parts, rewriter.backend)
+        await self._add(parts, await asyncio.to_thread(self._load_backend, parts))
 
     async def _add(self, parts: Parts, backend: Backend) -> None:
         kind, name = self._settings.engine.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
         loaded = await self._loaded(name, parts, backend)
-        endpoint = LocalEndpoint(kind, backend, name, self._breaker(), LOCAL_BATCH[kind])
+        batch_size = max(1, LOCAL_BATCH[kind] // self._settings.sampling.answers)
+        endpoint = LocalEndpoint(kind, backend, name, self._breaker(), batch_size)
         self._endpoints = [endpoint, *self._endpoints]
         self._dispatcher.endpoints, self._dispatcher.loaded, self.parts = self._endpoints, loaded, parts
         self._metrics.endpoint_up.labels(kind).set(1)
@@ -135,19 +140,14 @@ class ServersEngine(RewriterEngine):
 
     async def load(self, parts: Parts) -> None:
         """The first server that has it decides; the others follow at once, or when they are back."""
-        problem: Exception | None = None
-        for server in self._servers:
-            if not server.url:
-                continue
+        running = [server for server in self._servers if server.url]
+        for server in running:
             try:
                 self._dispatcher.loaded = await self._prepare(server, parts)
-            except (OSError, ValueError) as error:
-                problem = error
-            else:
-                problem = None
                 break
-        if problem is not None:
-            raise problem
+            except (OSError, ValueError):
+                if server is running[-1]:
+                    raise
         self.parts = parts
         await self.retry()
 
@@ -242,7 +242,7 @@ class VllmEngine(ServersEngine):
             server.backends.clear()
             self._metrics.endpoint_up.labels(server.name).set(0)
 
-        self._process = VllmProcess(self._vllm, self.parts.model, self._lora_rank, on_up, on_down, self._on_cpu)
+        self._process = VllmProcess(self._vllm, self.parts.model, self._lora_rank, on_up, on_down)
         self._task = asyncio.create_task(self._process.run())
 
     async def _stop_process(self) -> None:
@@ -260,16 +260,14 @@ def choose_engine(settings: ServedRewriter) -> ServedRewriter:
     return settings
 
 
-def make_engine(
-    settings: ServedRewriter, parts: Parts, dispatcher: RewriteDispatcher, metrics: Metrics, device: str | None
-) -> RewriterEngine:
+def make_engine(setup: EngineSetup) -> RewriterEngine:
     """The engine that the settings name; nothing is started yet."""
-    match settings.engine:
+    match setup.settings.engine:
         case ManagedVllm():
-            return VllmEngine(settings, parts, dispatcher, metrics)
+            return VllmEngine(setup)
         case ExternalServers():
-            return ServersEngine(settings, parts, dispatcher, metrics)
-    return LocalEngine(settings, parts, dispatcher, metrics, device)
+            return ServersEngine(setup)
+    return LocalEngine(setup)
 
 
 def _lora_rank(parts: Parts) -> int:
@@ -279,9 +277,3 @@ def _lora_rank(parts: Parts) -> int:
     from rewrite.backends.vllm_engine import max_lora_rank
 
     return max_lora_rank(parts.adapter, parts.model)
-
-
-def _on_cpu() -> bool:
-    import torch
-
-    return not torch.cuda.is_available()

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipelines.rewriters import Parts, find_parts
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.dispatcher import RewriteDispatcher
-from pipelines.serve.rewriter.engines import choose_engine, make_engine
+from pipelines.serve.rewriter.engines import EngineSetup, choose_engine, make_engine
 from pipelines.serve.rewriter.settings import ServedRewriter
 from pipelines.system_description import fusion_warning
 from rewrite.folder import CARD_FILE
@@ -30,7 +30,7 @@ class RewriterManager:
         self.settings = settings = choose_engine(settings)
         self.dispatcher, self._metrics = RewriteDispatcher(settings.concurrency, metrics), metrics
         parts = find_parts(settings.to_rewriter_settings())
-        self._engine = make_engine(settings, parts, self.dispatcher, metrics, device)
+        self._engine = make_engine(EngineSetup(settings, parts, self.dispatcher, metrics, device))
         self._warning = ""
         self._stamp = self._failed_stamp = self._card_stamp()
         self._retry_at, self._lock = 0.0, asyncio.Lock()

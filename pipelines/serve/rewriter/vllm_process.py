@@ -41,8 +41,11 @@ def installed() -> bool:
     return find_spec("vllm") is not None
 
 
-def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int, on_cpu: bool) -> list[str]:
+def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int) -> list[str]:
     """vLLM's options. `lora_rank`: the highest rank of adapters, 0 for none."""
+    import torch
+
+    on_cpu = not torch.cuda.is_available()
     options = ["--model", str(model), "--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port)]
     options += ["--dtype", "float32" if on_cpu else "auto", "--enable-prefix-caching", "--disable-uvicorn-access-log"]
     if settings.context:
@@ -66,9 +69,8 @@ class VllmProcess:
         lora_rank: int,
         on_up: Callable[[str], Awaitable[None]],
         on_down: Callable[[], None],
-        on_cpu: bool = False,
     ) -> None:
-        self._settings, self._model, self._lora_rank, self._on_cpu = settings, model, lora_rank, on_cpu
+        self._settings, self._model, self._lora_rank = settings, model, lora_rank
         self._on_up, self._on_down = on_up, on_down
         self.starts = 0
         self.command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -107,9 +109,7 @@ class VllmProcess:
     async def _run_once(self) -> str:
         """Start vLLM and wait for its end; returns the reason."""
         port = _free_port()
-        command = [
-            *self.command, *command_line(self._settings, self._model, self._lora_rank, port, self._on_cpu)
-        ]  # fmt: skip
+        command = [*self.command, *command_line(self._settings, self._model, self._lora_rank, port)]
         with self._new_log().open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,

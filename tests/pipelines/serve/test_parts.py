@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipelines.search import ToolSearch
-from pipelines.serve.catalogue.batcher import Batcher
+from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue.feedback import FeedbackLog, read_feedback
 from pipelines.serve.catalogue.fetch import check_url, is_public
 from pipelines.serve.errors import Refusal, RewriteFailure
@@ -30,6 +31,7 @@ from pipelines.serve.schemas.search import FeedbackRequest, RewriteBody, SearchR
 from pipelines.serve.schemas.tools import ToolBody, ToolsBody
 from pipelines.serve.settings import ImportRules, KeySettings
 from retrievers.index import Index, build
+from retrievers.types import Ranking
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import Sampling, ServerSettings
 from rewrite.template import load_template
@@ -179,43 +181,38 @@ def test_searches_that_come_together_are_searched_together(tmp_path: Path) -> No
     build(tmp_path / "index", varied_tools(30), BM25_ONLY, plain_context())
     search = ToolSearch(Index(tmp_path / "index", plain_context()), "bm25")
     batches: list[int] = []
-    ask = search.retrieve
 
-    def counted(texts: list[str], depth: int) -> Any:
+    def counted(depth: int, texts: Sequence[str]) -> list[Ranking]:
         batches.append(len(texts))
-        return ask(texts, depth)
-
-    search.retrieve = counted  # type: ignore[method-assign,assignment]
+        return search.retrieve(texts, depth)
 
     async def many() -> list[Any]:
-        batcher = Batcher(1, 8, 40)
-        tasks = [asyncio.ensure_future(batcher.search(search, [f"weather {number}"], 5)) for number in range(20)]
+        batcher = Batcher(counted, 1, 8, 40)
+        tasks = [asyncio.ensure_future(batcher.run(5, [f"weather {number}"])) for number in range(20)]
         gone = tasks.pop(7)
         gone.cancel()
         with pytest.raises(Refusal):
-            await asyncio.gather(batcher.search(search, ["x"] * 30, 5))
+            await asyncio.gather(batcher.run(5, ["x"] * 30))
         found = await asyncio.gather(*tasks)
         batcher.close()
         return list(found)
 
     found = asyncio.run(many())
-    assert found == [[ask([f"weather {number}"], 5)[0]] for number in range(20) if number != 7]
+    assert found == [search.retrieve([f"weather {number}"], 5) for number in range(20) if number != 7]
     assert sum(batches) == 19
     assert len(batches) <= 5
     assert max(batches) <= 8
 
 
 def test_a_failing_search_fails_those_who_asked_and_no_others() -> None:
-    class Broken:
-        def retrieve(self, texts: list[str], depth: int) -> Any:
-            if "bad" in texts:
-                raise OSError("gone")
-            return [text.upper() for text in texts]
+    def broken(_: int, texts: Sequence[str]) -> list[str]:
+        if "bad" in texts:
+            raise OSError("gone")
+        return [text.upper() for text in texts]
 
     async def both() -> list[Any]:
-        batcher, search = Batcher(1, 1, 10), Broken()
-        asked = (batcher.search(search, [text], 1) for text in ("a", "bad", "b"))  # type: ignore[arg-type]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        batcher = Batcher(broken, 1, 1, 10)
+        return await asyncio.gather(*(batcher.run(1, [text]) for text in ("a", "bad", "b")), return_exceptions=True)
 
     one, error, other = asyncio.run(both())
     assert (one, other) == (["A"], ["B"])

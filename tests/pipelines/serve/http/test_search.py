@@ -106,14 +106,15 @@ def test_raw_retrieval_runs_beside_the_rewriter(serve: Serve, model: ModelServer
     server = serve(rewriter=rewriter(model), deadline_ms=30_000)
     server.until_ready()
     searched, seen = threading.Event(), list[bool]()
-    ask = server.gateway.batcher.ask
+    batcher = server.gateway.service.batcher
+    run = batcher.run
 
     async def watched(*given: Any) -> Any:
-        found = await ask(*given)
+        found = await run(*given)
         searched.set()
         return found
 
-    server.gateway.batcher.ask = watched  # type: ignore[method-assign]
+    batcher.run = watched  # type: ignore[method-assign]
     # The model does not answer before the index has.
     model.manners = lambda handler, body: seen.append(searched.wait(15))  # type: ignore[func-returns-value]
     [result] = server.search("book me a flight")["results"]

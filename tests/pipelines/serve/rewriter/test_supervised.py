@@ -32,7 +32,7 @@ HTTPServer(("127.0.0.1", int(sys.argv[at("--port") + 1])), Handler).serve_foreve
 
 def supervised(folder: Path, up: Callable[[str], Awaitable[None]]) -> VllmProcess:
     """A supervisor whose child does as the file `times` says: seconds to load, and to live from then on."""
-    made = VllmProcess(ManagedVllm(logs=str(folder / "logs")), folder / "times", 0, up, lambda: None, on_cpu=True)
+    made = VllmProcess(ManagedVllm(logs=str(folder / "logs")), folder / "times", 0, up, lambda: None)
     made.command = [sys.executable, "-c", CHILD]
     return made
 
