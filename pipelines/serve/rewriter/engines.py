@@ -44,8 +44,8 @@ class EngineSetup(NamedTuple):
 class RewriterEngine(ABC):
     """Base of all engines. `load` raises OSError or ValueError if the rewriter cannot be loaded."""
 
-    def __init__(self, settings: ServedRewriter, parts: Parts, dispatcher: RewriteDispatcher, metrics: Metrics) -> None:
-        self._settings, self.parts, self._dispatcher, self._metrics = settings, parts, dispatcher, metrics
+    def __init__(self, setup: EngineSetup) -> None:
+        self._settings, self.parts, self._dispatcher, self._metrics, self._device = setup
 
     @abstractmethod
     async def start(self) -> None:
@@ -196,11 +196,11 @@ class ServersEngine(RewriterEngine):
 class VllmEngine(ServersEngine):
     """A vLLM that this process starts, watches and restarts."""
 
-    def __init__(self, settings: ServedRewriter, parts: Parts, dispatcher: RewriteDispatcher, metrics: Metrics) -> None:
-        super().__init__(settings, parts, dispatcher, metrics)
-        assert isinstance(settings.engine, ManagedVllm)
-        self._vllm, self._context = settings.engine, settings.engine.context
-        self._lora_rank, self._on_cpu = _lora_rank(parts), _on_cpu()
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        assert isinstance(setup.settings.engine, ManagedVllm)
+        self._vllm, self._context = setup.settings.engine, setup.settings.engine.context
+        self._lora_rank = _lora_rank(self.parts)
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
 

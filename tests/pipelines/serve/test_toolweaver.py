@@ -10,7 +10,7 @@ from serving import Running
 from weaver_toys import QUICK, toolweaver
 
 from pipelines.context import make_context
-from retrievers.generative.retriever import Generative
+from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index, build
 
 
@@ -26,7 +26,7 @@ def test_it_answers_as_in_process_and_follows_the_catalogue(serve: Callable[...,
     assert server.client.put("/v1/tools/new", json={"name": "mimsy", "description": "Mimsy."}).json()["added"] == 1
     assert sorted(_ids(server, asked[0])) == sorted(["new", *(tool.id for tool in TOOLS[1:])])
     retriever = Index(folder, context).retriever("toolweaver")
-    assert isinstance(retriever, Generative)
+    assert isinstance(retriever, GenerativeRetriever)
     assert len(set(retriever.branches.values())) == len(TOOLS)
 
 

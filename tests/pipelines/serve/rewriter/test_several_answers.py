@@ -70,7 +70,7 @@ def test_a_model_in_this_process_answers_as_the_rewriter_does(serve: Serve, tiny
     server.until_ready()
     found = server.post("/v1/rewrite", utterance="book me a flight").json()["results"][0]["rewrite"]
     assert found["lines"] == list(expected.lines)
-    assert expected.tokens == sum(each.tokens for each in made.samples([RewriteRequest("book me a flight")])[0])
+    assert expected.tokens == sum(each.tokens for each in made.sample([RewriteRequest("book me a flight")])[0])
 
 
 def test_a_job_joins_them_too(tmp_path: Path, torn: ModelServer) -> None:
