@@ -11,9 +11,9 @@ from pipelines import config as configs
 from pipelines.context import make_context
 from pipelines.exit_codes import error_line, exit_code
 from pipelines.index.training_summary import learned
-from pipelines.renew.loop import back, look, renew
+from pipelines.renew.loop import preview, renew, roll_back
 from pipelines.renew.report import headline
-from pipelines.renew.retrain import CANDIDATE
+from pipelines.renew.rounds import CANDIDATE
 from pipelines.renew.settings import RenewConfig
 
 MAX_NAMED = 5
@@ -26,7 +26,7 @@ def run_renew(arguments: argparse.Namespace) -> int:
         return _dry_run(config)
     context = make_context(arguments.device, sys.stderr.isatty())
     if arguments.rollback:
-        print(f"{back(config, context)} was rolled back; the version before it is live again")
+        print(f"{roll_back(config, context)} was rolled back; the version before it is live again")
         return 0
     result = renew(config, context)
     for line in _describe_records(result.collected):
@@ -46,7 +46,7 @@ def _dry_run(config: RenewConfig) -> int:
     """Print the resolved config and, as comments, the records it would learn from."""
     sys.stdout.write(configs.dump(config))
     try:
-        lines = [*_describe_records(look(config, make_context("cpu")).facts())]
+        lines = [*_describe_records(preview(config, make_context("cpu")).to_json())]
     except Exception as error:
         if exit_code(error) is None:
             raise

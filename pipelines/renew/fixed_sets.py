@@ -1,4 +1,4 @@
-"""The sets that candidate and live are compared on: the same queries in every round, over the catalogue of today."""
+"""Fixed sets: the queries that candidate and live are compared on, over the current catalogue."""
 
 from __future__ import annotations
 
@@ -14,49 +14,46 @@ from retrievers.types import Tool, ToolId
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """A fixed set, as far as the catalogue of today has its tools."""
+class LoadedSet:
+    """A fixed set without the queries whose tools left the catalogue."""
 
     name: str
     settings: FixedSet
     data: DataSet
     gold: Gold
-    gone: int
-    """Queries of tools that are no longer there."""
+    num_removed: int
 
 
-def load_fixed(settings: Sequence[FixedSet], tools: Mapping[ToolId, Tool], seed: int) -> list[Fixed]:
-    """The sets, by names of their own."""
-    found: list[Fixed] = []
-    for each in settings:
-        data = load_dataset(each.data)
-        whole = data.split(each.split)
+def load_fixed_sets(settings: Sequence[FixedSet], tools: Mapping[ToolId, Tool], seed: int) -> list[LoadedSet]:
+    """Load the sets, each under a unique name."""
+    loaded: list[LoadedSet] = []
+    for fixed in settings:
+        data = load_dataset(fixed.data)
+        whole = data.split(fixed.split)
         gold = {query: needed for query, needed in whole.items() if all(tool in tools for tool in needed)}
         if not gold:
-            raise BadInput(f"{each.data} has no {each.split} query whose tools are in the live index")
-        gone = len(whole) - len(gold)
-        if each.max_queries:
-            gold = limit_queries(_only(data, each.split, gold), each.max_queries, seed).gold[each.split]
-        number = sum(other.data.name == data.name for other in found)
-        found.append(Fixed(f"{data.name}-{number + 1}" if number else data.name, each, data, gold, gone))
-    return found
+            raise BadInput(f"{fixed.data} has no {fixed.split} query whose tools are in the live index", "fixed_sets")
+        num_removed = len(whole) - len(gold)
+        if fixed.max_queries:
+            present = DataSet(data.name, data.tools, data.queries, {fixed.split: gold})
+            gold = limit_queries(present, fixed.max_queries, seed).gold[fixed.split]
+        number = sum(other.data.name == data.name for other in loaded)
+        name = f"{data.name}-{number + 1}" if number else data.name
+        loaded.append(LoadedSet(name, fixed, data, gold, num_removed))
+    return loaded
 
 
-def _only(data: DataSet, split: str, gold: Gold) -> DataSet:
-    return DataSet(data.name, data.tools, data.queries, {split: gold})
-
-
-def said_in(fixed: Sequence[Fixed]) -> set[str]:
-    """Every utterance of the fixed sets' data, of any split that is judged: none of them may be learned."""
+def fixed_utterances(sets: Sequence[LoadedSet]) -> set[str]:
+    """Normalized utterances of the fixed sets, which must not be learned."""
     return {
-        normalize_utterance(each.data.queries[query].text)
-        for each in fixed
-        for query in each.data.gold[each.settings.split]
+        normalize_utterance(fixed.data.queries[query].text)
+        for fixed in sets
+        for query in fixed.data.gold[fixed.settings.split]
     }
 
 
-def write_fixed(folder: Path, fixed: Fixed, tools: Mapping[ToolId, Tool]) -> Path:
-    """The set as a data set folder over the catalogue of today, where it is not written yet."""
+def write_fixed_set(folder: Path, fixed: LoadedSet, tools: Mapping[ToolId, Tool]) -> Path:
+    """Write the set as a data set folder over the current catalogue, unless it exists."""
     target = folder / fixed.name
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)

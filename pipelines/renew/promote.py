@@ -1,7 +1,7 @@
-"""Puts a candidate in the live one's place in one step that a server takes up, and takes it back.
+"""Promotes a candidate in one atomic step that a server notices, and undoes it.
 
-An index keeps its folder and its tools, those that came during the round too; its retrievers are exchanged by one new
-manifest. A rewriter's live path is a link, which is replaced by another one. Whoever reads meets the old or the new.
+An index keeps its folder and its tools, including those added during the round; one new manifest replaces its
+retrievers. A rewriter's live path is a link, which is replaced. A reader sees either the old or the new version.
 """
 
 from __future__ import annotations
@@ -11,25 +11,21 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.renew.retrain import CANDIDATE
+from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import RenewConfig, RetrainIndex
 from retrievers.errors import BadInput
-from retrievers.files import Entry, disk_room, sync_folder, writer_lock
+from retrievers.files import disk_room, sync_folder, writer_lock
 from retrievers.index import manifest as manifests
 from retrievers.index import seal
 from retrievers.index.manifest import Manifest
 from retrievers.kind import Context
 
-LIVE = "live"
 BEFORE = "rewriter-before"
-"""A link to the rewriter that was live before the round; missing: there was none."""
+"""Link to the rewriter that was live before the round; missing: there was none."""
 
 
 def snapshot(live: Path, target: Path, wait: float) -> None:
-    """The live index as it is now, under another name: what the round is compared with, and the way back.
-
-    Files of an index are never changed, so links to them are as good as copies.
-    """
+    """Keep the live index under another name. Files of an index never change, so links are as good as copies."""
     if (target / manifests.NAME).exists():
         return
     manifests.read(live)  # before the lock, which would create the folder
@@ -38,75 +34,71 @@ def snapshot(live: Path, target: Path, wait: float) -> None:
     with disk_room(target), writer_lock(live, wait):
         manifest, _ = manifests.read(live)
         for entry in manifest.entries():
-            place = part / entry.file
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _link(live / entry.file, place)
+            copy = part / entry.file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(live / entry.file, copy)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(live / entry.file, copy)
         (part / manifests.NAME).write_bytes((live / manifests.NAME).read_bytes())
         os.replace(part, target)
         sync_folder(target.parent)
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without links
-        shutil.copyfile(source, target)
-
-
 def promote(config: RenewConfig, folder: Path, context: Context) -> None:
-    """Makes the round's candidate the live one. Done twice, it is done once."""
+    """Make the round's candidate live. Repeating it changes nothing."""
     if isinstance(config.retrain, RetrainIndex):
-        _exchange(config, folder / CANDIDATE, folder / LIVE, context)
+        _replace_retrievers(config, folder / CANDIDATE, folder / LIVE, context)
         return
     live, target = _rewriter_path(config), (folder / CANDIDATE / "rewriter").absolute()
     before = folder / BEFORE
-    if _points_to(live, target):
+    if live.is_symlink() and Path(os.readlink(live)) == target:
         return
     if not before.is_symlink() and (live.is_symlink() or live.exists()):
         old = live.resolve()
-        if not live.is_symlink():  # a folder as training left it: it gets a name of its own, and its name to a link
+        if not live.is_symlink():  # a folder: it gets a name of its own, and a link takes its place
             old = live.absolute().with_name(f"{live.name}-before-{folder.name}")
         before.symlink_to(old)
     if before.is_symlink() and live.exists() and not live.is_symlink():
         os.rename(live, os.readlink(before))
-    _point(live, target)
+    _replace_link(live, target)
 
 
-def take_back(config: RenewConfig, folder: Path, context: Context) -> None:
-    """Makes what was live before the round the live one again."""
+def restore_previous(config: RenewConfig, folder: Path, context: Context) -> None:
+    """Make the version before the round live again."""
     if isinstance(config.retrain, RetrainIndex):
-        _exchange(config, folder / LIVE, folder / CANDIDATE, context)
+        _replace_retrievers(config, folder / LIVE, folder / CANDIDATE, context)
         return
     live, before = _rewriter_path(config), folder / BEFORE
     if before.is_symlink():
-        _point(live, Path(os.readlink(before)))
+        _replace_link(live, Path(os.readlink(before)))
     elif live.is_symlink():
         live.unlink()
 
 
-def _exchange(config: RenewConfig, new: Path, old: Path, context: Context) -> None:
-    """Gives the live index the retrievers of `new`, if it has those of `old` now."""
+def _replace_retrievers(config: RenewConfig, new: Path, old: Path, context: Context) -> None:
+    """Give the live index the retrievers of `new`, if it still has those of `old`."""
     live = Path(config.live.index)
-    wanted, expected = (manifests.read(each)[0] for each in (new, old))
-    now = manifests.read(live)[0]
-    if _retrievers(now) == _retrievers(wanted):
+    wanted, expected, current = (manifests.read(folder)[0] for folder in (new, old, live))
+    if _retrievers(current) == _retrievers(wanted):
         return
-    if _retrievers(now) != _retrievers(expected):
+    if _retrievers(current) != _retrievers(expected):
         raise BadInput(
-            f"the retrievers of {live} were replaced by somebody else since this round began; what it found does not "
-            "hold for them: remove the round, and start another"
+            f"the retrievers of {live} were replaced by another process since this round began, so that its "
+            f"comparison no longer holds: remove {new.parent}, and start another round"
         )
     seal(live, None, wanted, new, context, config.wait)
 
 
 def _retrievers(manifest: Manifest) -> dict[str, object]:
-    """What makes an index answer as it does, but for its tools."""
-    parts = manifest.retrievers.items()
-    return {name: (replace(part, model="", files={}, extras={}), _weights(part.files)) for name, part in parts}
-
-
-def _weights(files: dict[str, Entry]) -> dict[str, str]:
-    return {name: entry.sha256 for name, entry in files.items()}
+    """Settings and weights of an index, without its tools."""
+    return {
+        name: (
+            replace(part, model="", files={}, extras={}),
+            {file: entry.sha256 for file, entry in part.files.items()},
+        )
+        for name, part in manifest.retrievers.items()
+    }
 
 
 def _rewriter_path(config: RenewConfig) -> Path:
@@ -115,12 +107,8 @@ def _rewriter_path(config: RenewConfig) -> Path:
     return Path(config.live.rewriter.path).expanduser()
 
 
-def _points_to(link: Path, target: Path) -> bool:
-    return link.is_symlink() and Path(os.readlink(link)) == target
-
-
-def _point(link: Path, target: Path) -> None:
-    """A link in the place of the one before, in one step."""
+def _replace_link(link: Path, target: Path) -> None:
+    """Point a link to another target, atomically."""
     link.parent.mkdir(parents=True, exist_ok=True)
     part = link.with_name(f".part-{link.name}")
     part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The candidate of a round: retrievers built anew, or a rewriter fine-tuned. Killed at any moment, it goes on."""
+"""Makes the candidate of a round: rebuilt retrievers, or a fine-tuned rewriter. A killed training resumes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.index.build import IndexConfig, build_index
+from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import COLLECTED, RenewConfig, RetrainIndex, RetrainRewriter
 from pipelines.runs import as_json, write_files
 from retrievers.generative.settings import ToolGenSettings
@@ -15,42 +16,47 @@ from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.registry import RetrieverSettings
-from retrievers.settings import DenseSettings, TrainingSource
+from retrievers.settings import DenseSettings
 
-CANDIDATE = "candidate"
-
-
-def retrain(config: RenewConfig, folder: Path, live: Index, context: Context) -> Path:
-    """Makes the candidate of the round in `folder`, where it is not made yet, and gives its folder."""
-    if isinstance(config.retrain, RetrainIndex):
-        return _index(config.retrain, folder, live, context)
-    return _rewriter(config, config.retrain, folder, context)
+TRAINABLE = DenseSettings | MassToolSettings | ToolGenSettings
 
 
-def _index(settings: RetrainIndex, folder: Path, live: Index, context: Context) -> Path:
-    target = folder / CANDIDATE
-    if not (target / "manifest.json").exists():
-        retrievers = {name: bound(each, folder / COLLECTED) for name, each in settings.retrievers.items()}
-        wanted = IndexConfig(str(target), (live.name,), retrievers, text=live.manifest.text)
-        build_index(wanted, context, tools=list(live.tools.values()))
-    return target
+def retrain(config: RenewConfig, folder: Path, live: Index, context: Context) -> None:
+    """Make the candidate of the round in `folder`, unless it exists."""
+    if isinstance(config.retrain, RetrainRewriter):
+        _train_rewriter(config, config.retrain, folder, context)
+    elif not (folder / CANDIDATE / "manifest.json").exists():
+        _build_index(config.retrain, folder, live, context)
 
 
-def bound(settings: RetrieverSettings, folder: Path) -> RetrieverSettings:
-    """The settings with the folder of the collected set where they say `collected`."""
-    if not isinstance(settings, DenseSettings | MassToolSettings | ToolGenSettings) or settings.train is None:
+def _build_index(settings: RetrainIndex, folder: Path, live: Index, context: Context) -> None:
+    retrievers = {name: _with_collected(kind, folder / COLLECTED) for name, kind in settings.retrievers.items()}
+    config = IndexConfig(str(folder / CANDIDATE), (live.name,), retrievers, text=live.manifest.text)
+    build_index(config, context, tools=list(live.tools.values()))
+
+
+def _with_collected(settings: RetrieverSettings, folder: Path) -> RetrieverSettings:
+    """Settings with the folder of the collected data in place of `collected`."""
+    if not isinstance(settings, TRAINABLE) or settings.train is None:
         return settings
-    data = tuple(_source(each, folder) for each in settings.train.data)
-    learning: Any = settings  # each kind has a training of its own, all of them `data`
-    made: RetrieverSettings = replace(learning, train=replace(learning.train, data=data))
-    return made
+    sources = settings.train.data
+    data = tuple(replace(source, path=str(folder)) if source.path == COLLECTED else source for source in sources)
+    trainable: Any = settings  # each kind has training settings of its own, all with `data`
+    changed: RetrieverSettings = replace(trainable, train=replace(trainable.train, data=data))
+    return changed
 
 
-def _source(source: TrainingSource, folder: Path) -> TrainingSource:
-    return replace(source, path=str(folder)) if source.path == COLLECTED else source
+def trains_on_collected(settings: Iterable[RetrieverSettings]) -> bool:
+    """True if any of these retrievers trains on the collected data."""
+    return any(
+        source.path == COLLECTED
+        for kind in settings
+        if isinstance(kind, TRAINABLE) and kind.train is not None
+        for source in kind.train.data
+    )
 
 
-def _rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, context: Context) -> Path:
+def _train_rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, context: Context) -> None:
     from pipelines.train.sft import SftConfig, run_sft
     from pipelines.train.targets.build import TargetsConfig, make_targets
     from pipelines.train.training_sources import SftSource
@@ -64,31 +70,18 @@ def _rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, cont
             TargetsConfig(
                 output=str(targets),
                 data=str(folder / COLLECTED),
-                index=str(folder / "live"),
+                index=str(folder / LIVE),
                 retriever=config.live.retriever,
                 template=settings.template,
-                say=settings.say,
-                choose=settings.choose,
-                most_examples=settings.most_examples,
-                most_judged=settings.most_judged,
+                say="own-words",
                 seed=config.seed,
             ),
             context,
         )
         files = {f"{split}.jsonl": write_examples(examples) for split, examples in made.splits.items()}
         write_files(targets, files | {TEMPLATE_FILE: made.template.dump()})
-        write_files(targets, {"targets.json": as_json(made.facts)})  # last: now it is whole
-    target = folder / CANDIDATE
-    wanted = SftConfig(str(target), (SftSource(str(targets)),), settings.base, settings.training, settings.evaluation)
-    run_sft(wanted, context, True, check_device(context.device).startswith("cuda"))
-    return target
-
-
-def learns_from(settings: Iterable[RetrieverSettings]) -> bool:
-    """Does any of these retrievers learn from what was collected?"""
-    return any(
-        source.path == COLLECTED
-        for each in settings
-        if isinstance(each, DenseSettings | MassToolSettings | ToolGenSettings) and each.train is not None
-        for source in each.train.data
+        write_files(targets, {"targets.json": as_json(made.facts)})  # last: the folder is complete
+    sft = SftConfig(
+        str(folder / CANDIDATE), (SftSource(str(targets)),), settings.base, settings.training, settings.evaluation
     )
+    run_sft(sft, context, True, check_device(context.device).startswith("cuda"))

@@ -1,11 +1,11 @@
-"""The rounds of a renewal: one folder each, gone on with until it has its verdict.
+"""Rounds of a renewal: one folder each, resumed until it has a verdict.
 
 round-0001/
   config.yaml, environment.json
-  live/           the live index as it was when the round began: what is compared with, and the way back
-  collected/      the data set that was learned from; collected.json in it tells what was left out, and why
+  live/           the live index when the round began: for the comparison, and for a rollback
+  collected/      the collected data set; collected.json counts what was left out, by reason
   candidate/      an index, or a rewriter's training run
-  fixed/, eval-*/ the fixed sets over the catalogue of that day, and the evaluations on them
+  fixed/, eval-*/ the fixed sets over that day's catalogue, and the evaluations on them
   report.html
   verdict.json    written last
 """
@@ -23,16 +23,19 @@ from pipelines.renew.settings import COLLECTED, RenewConfig
 from pipelines.runs import as_json, environment, write_files
 from retrievers.errors import BadInput
 
+LIVE = "live"
+CANDIDATE = "candidate"
 VERDICT = "verdict.json"
+CONFIG = "config.yaml"
 
 
-def all_rounds(output: Path) -> list[Path]:
-    """Oldest first."""
+def list_rounds(output: Path) -> list[Path]:
+    """Folders of all rounds, oldest first."""
     return sorted(path for path in output.glob("round-[0-9]*") if path.is_dir())
 
 
-def outcome(folder: Path) -> dict[str, Any] | None:
-    """What a finished round came to; None: it is not finished."""
+def read_outcome(folder: Path) -> dict[str, Any] | None:
+    """Content of verdict.json; None: the round is not finished."""
     path = folder / VERDICT
     if not path.is_file():
         return None
@@ -40,52 +43,50 @@ def outcome(folder: Path) -> dict[str, Any] | None:
     return facts
 
 
-def settle(folder: Path, facts: dict[str, Any]) -> None:
-    """Notes what a round came to."""
+def write_outcome(folder: Path, facts: dict[str, Any]) -> None:
+    """Finish a round."""
     write_files(folder, {VERDICT: as_json(facts)})
 
 
 def open_round(config: RenewConfig) -> Path:
-    """The round that was begun and not finished, or a new one."""
+    """The unfinished round, or a new one."""
     output = Path(config.output)
-    rounds = all_rounds(output)
+    rounds = list_rounds(output)
     if rounds and not (rounds[-1] / COLLECTED).exists():
-        shutil.rmtree(rounds.pop())  # it came to nothing yet: a mistake in the config, or a kill early on
-    if rounds and outcome(rounds[-1]) is None:
-        begun = rounds[-1]
-        if _same(configs.load(begun / "config.yaml", RenewConfig)) != _same(config):
+        shutil.rmtree(rounds.pop())  # nothing was collected yet: a mistake in the config, or an early kill
+    if rounds and read_outcome(rounds[-1]) is None:
+        folder = rounds[-1]
+        if not _has_config(folder, config):
             raise BadInput(
-                f"the round in {begun} was begun with another config; go on with {begun / 'config.yaml'}, "
+                f"the round in {folder} was started with another config; resume it with {folder / CONFIG}, "
                 "or remove that folder"
             )
-        return begun
+        return folder
     number = int(rounds[-1].name.rpartition("-")[2]) + 1 if rounds else 1
-    begun = output / f"round-{number:04d}"
-    write_files(begun, {"environment.json": as_json(environment()), "config.yaml": configs.dump(config)})
-    return begun
+    folder = output / f"round-{number:04d}"
+    write_files(folder, {"environment.json": as_json(environment()), CONFIG: configs.dump(config)})
+    return folder
 
 
-def passed_before(config: RenewConfig, ending: str) -> Path | None:
-    """The last round, where it came to this end with the same config."""
-    rounds = all_rounds(Path(config.output))
-    facts = outcome(rounds[-1]) if rounds else None
-    if facts is None or facts["outcome"] != ending:
+def last_round_with(config: RenewConfig, outcome: str) -> Path | None:
+    """The last round, if it has this outcome and the same config."""
+    rounds = list_rounds(Path(config.output))
+    facts = read_outcome(rounds[-1]) if rounds else None
+    if facts is None or facts["outcome"] != outcome or not _has_config(rounds[-1], config):
         return None
-    return rounds[-1] if _same(configs.load(rounds[-1] / "config.yaml", RenewConfig)) == _same(config) else None
+    return rounds[-1]
 
 
-def _same(config: RenewConfig) -> RenewConfig:
-    """The config without what changes no result: whether to promote, and how long to wait."""
-    return replace(config, promote=True, wait=0.0)
+def repeats_last_round(folder: Path, config: RenewConfig, digest: str) -> str:
+    """Name and outcome of the previous round, if it had the same config and data; "" otherwise."""
+    earlier = [path for path in list_rounds(folder.parent) if path.name < folder.name]
+    facts = read_outcome(earlier[-1]) if earlier else None
+    if facts is None or facts["digest"] != digest or not _has_config(earlier[-1], config):
+        return ""
+    return f"{earlier[-1].name} ({facts['outcome']})"
 
 
-def before_last(folder: Path) -> dict[str, Any] | None:
-    """What the round before this one came to, with what it collected."""
-    earlier = [each for each in all_rounds(folder.parent) if each.name < folder.name]
-    if not earlier:
-        return None
-    found = outcome(earlier[-1])
-    if found is None:
-        return None
-    then, now = (configs.load(each / "config.yaml", RenewConfig) for each in (earlier[-1], folder))
-    return {**found, "round": earlier[-1].name, "same_config": _same(then) == _same(now)}
+def _has_config(folder: Path, config: RenewConfig) -> bool:
+    """True if the round has this config, apart from keys that change no result."""
+    stored = configs.load(folder / CONFIG, RenewConfig)
+    return replace(stored, promote=True, wait=0.0) == replace(config, promote=True, wait=0.0)

@@ -1,4 +1,4 @@
-"""Feedback folders, files, the pool of a database and agents' logs, all read as the same records."""
+"""Reads feedback folders, files, a database's feedback and agents' logs as the same records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from pipelines.renew.traces import NotATrace, read_turns
 from retrievers.errors import BadInput
 from rewrite.errors import RewriteError
 
+IGNORED_CALLS = ("search_tools", "get_tool")
+"""Calls in traces that are no tools of the catalogue."""
+
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What somebody said, and the tools that were right, or were called, as the source names them."""
+class FeedbackRecord:
+    """An utterance, and the tools that were confirmed or called for it, as the source names them."""
 
     utterance: str
     tools: tuple[str, ...]
@@ -26,36 +29,36 @@ class Record:
     """feedback or trace"""
 
 
-def read_records(sources: Sources, left_out: Counter[str]) -> Iterator[Record]:
-    """Everything that the sources hold; what is not a record is counted by the reason."""
-    for place in sources.feedback:
-        for path in _files(Path(place), "feedback-*.jsonl"):
-            yield from _confirmed(_rows(path, left_out), sources, left_out, path)
+def read_records(sources: Sources, left_out: Counter[str]) -> Iterator[FeedbackRecord]:
+    """Read all sources; what is no record is counted in `left_out` by reason."""
+    for source in sources.feedback:
+        for path in _files(Path(source), "feedback-*.jsonl"):
+            yield from _read_feedback(_rows(path, left_out), sources, left_out, path)
     if sources.database is not None:
-        yield from _confirmed(_pool(sources.database, left_out), sources, left_out, "the database")
-    for place in sources.traces:
-        for path in _files(Path(place), "*.jsonl"):
-            yield from _called(path, sources, left_out)
+        yield from _read_feedback(_database_rows(sources.database, left_out), sources, left_out, "the database")
+    for source in sources.traces:
+        for path in _files(Path(source), "*.jsonl"):
+            yield from _read_traces(path, sources, left_out)
 
 
-def _files(place: Path, pattern: str) -> list[Path]:
-    if place.is_dir():
-        return sorted(place.glob(pattern))  # none yet is no mistake: nobody has said anything
-    if not place.exists():
-        raise BadInput(f"no file or folder {place} to learn from")
-    return [place]
+def _files(path: Path, pattern: str) -> list[Path]:
+    if path.is_dir():
+        return sorted(path.glob(pattern))  # an empty folder is no error: there is no feedback yet
+    if not path.exists():
+        raise BadInput(f"no file or folder {path} to learn from")
+    return [path]
 
 
 def _rows(path: Path, left_out: Counter[str]) -> Iterator[Any]:
     try:
         with path.open("rb") as stream:
-            yield from _parsed(stream, left_out)
+            yield from _parse_lines(stream, left_out)
     except OSError as error:
         raise BadInput(f"{path} cannot be read ({error.strerror})") from error
 
 
-def _parsed(lines: Iterable[bytes], left_out: Counter[str]) -> Iterator[Any]:
-    """Lines as JSON. One that a dying machine has torn is counted, and passed over."""
+def _parse_lines(lines: Iterable[bytes], left_out: Counter[str]) -> Iterator[Any]:
+    """Lines as JSON. A line cut off by a crash is counted and skipped."""
     for line in lines:
         if line.strip():
             try:
@@ -64,7 +67,7 @@ def _parsed(lines: Iterable[bytes], left_out: Counter[str]) -> Iterator[Any]:
                 left_out["torn lines"] += 1
 
 
-def _pool(settings: DatabaseSettings, left_out: Counter[str]) -> Iterator[Any]:
+def _database_rows(settings: DatabaseSettings, left_out: Counter[str]) -> Iterator[Any]:
     try:
         from pipelines.database.feedback import read_pool
         from pipelines.database.session import Database, Session
@@ -75,28 +78,29 @@ def _pool(settings: DatabaseSettings, left_out: Counter[str]) -> Iterator[Any]:
         lines = session.run(read_pool, reading=True)
     finally:
         session.close()
-    yield from _parsed((line.encode() for line in lines), left_out)
+    yield from _parse_lines((line.encode() for line in lines), left_out)
 
 
-def _confirmed(rows: Iterable[Any], sources: Sources, left_out: Counter[str], place: object) -> Iterator[Record]:
+def _read_feedback(
+    rows: Iterable[Any], sources: Sources, left_out: Counter[str], origin: object
+) -> Iterator[FeedbackRecord]:
     for row in rows:
         utterance, tools = (row.get("utterance"), row.get("tools")) if isinstance(row, dict) else (None, None)
         if not isinstance(utterance, str) or not isinstance(tools, list) or not all(isinstance(t, str) for t in tools):
-            raise BadInput(f'{place}: a line of feedback is {{"utterance": …, "tools": [ids]}}')
+            raise BadInput(f'{origin}: a line of feedback is {{"utterance": …, "tools": [ids]}}')
         if sources.keys and row.get("key") not in sources.keys:
             left_out["other keys"] += 1
             continue
-        yield Record(utterance, tuple(tools), "feedback")
+        yield FeedbackRecord(utterance, tuple(tools), "feedback")
 
 
-def _called(path: Path, sources: Sources, left_out: Counter[str]) -> Iterator[Record]:
-    read = 0
-    strange = 0
+def _read_traces(path: Path, sources: Sources, left_out: Counter[str]) -> Iterator[FeedbackRecord]:
+    read = skipped = 0
     for row in _rows(path, left_out):
         try:
             turns = read_turns(row)
         except NotATrace:
-            strange += 1
+            skipped += 1
             continue
         read += 1
         if sources.turns == "first":
@@ -104,13 +108,13 @@ def _called(path: Path, sources: Sources, left_out: Counter[str]) -> Iterator[Re
             turns = turns[:1]
         for turn in turns:
             left_out["failed calls"] += turn.failed
-            calls = tuple(name for name in turn.calls if name not in sources.ignore)
+            calls = tuple(name for name in turn.calls if name not in IGNORED_CALLS)
             if calls:
-                yield Record(turn.utterance, calls, "trace")
+                yield FeedbackRecord(turn.utterance, calls, "trace")
             else:
                 left_out["no tool was called"] += 1
-    left_out["lines without a conversation"] += strange
-    if strange and not read:
+    left_out["lines without a conversation"] += skipped
+    if skipped and not read:
         raise BadInput(
             f"{path} holds no conversation; a line is a request or an answer of OpenAI's chat completions or "
             "responses or of Anthropic's messages, or both as {request, response}"

@@ -12,7 +12,7 @@ from pipelines.data.dataset import load_dataset, stable_hash
 from pipelines.data.dataset_writer import normalize_utterance, query_id, write_dataset
 from pipelines.legal_names import LegalNames
 from pipelines.renew.call_names import ToolNames
-from pipelines.renew.collect import Collected, check_enough, collect
+from pipelines.renew.collect import CollectedData, check_enough, collect
 from pipelines.renew.settings import Sources
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
@@ -28,7 +28,9 @@ TOOLS = {
 }
 
 
-def gathered(tmp_path: Path, rows: list[tuple[str, list[str]]], fixed: tuple[str, ...] = (), **more: Any) -> Collected:
+def gathered(
+    tmp_path: Path, rows: list[tuple[str, list[str]]], fixed: tuple[str, ...] = (), **more: Any
+) -> CollectedData:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"utterance": text, "tools": tools}) + "\n" for text, tools in rows))
     return collect(Sources(feedback=(str(path),), **more), TOOLS, {normalize_utterance(text) for text in fixed})
@@ -68,7 +70,7 @@ def test_dev_is_cut_by_a_hash_of_the_text_and_stays(tmp_path: Path) -> None:
 
 def test_a_tool_that_everybody_clicks_does_not_fill_the_set(tmp_path: Path) -> None:
     rows = [(f"list {number}", ["a/list"]) for number in range(50)] + [("rain", ["sky/forecast"])]
-    found = gathered(tmp_path, rows, most_per_tool=5)
+    found = gathered(tmp_path, rows, max_per_tool=5)
     assert len(found.queries) == 6
     assert found.left_out["tools seen often enough"] == 45
 
@@ -104,7 +106,7 @@ def test_data_sets_beside_are_learned_too_without_what_is_judged(tmp_path: Path)
         collect(Sources(feedback=(_rows(tmp_path),)), TOOLS | {"gone": Tool("gone", "gone")}, ()).queries.values(),
         {"train": {query_id("old one"): frozenset({"a/list"}), query_id("of gone"): frozenset({"gone"})}},
     )
-    found = gathered(tmp_path, [("new one", ["b/list"])], beside=(str(tmp_path / "old"),))
+    found = gathered(tmp_path, [("new one", ["b/list"])], datasets=(str(tmp_path / "old"),))
     assert {each.text for each in found.queries.values()} == {"new one", "old one"}
     assert found.fresh == 1
 

@@ -27,9 +27,9 @@ from pipelines.database.feedback import FeedbackPool
 from pipelines.database.schema import migrate
 from pipelines.database.session import Database, Session
 from pipelines.database.settings import DatabaseSettings
-from pipelines.renew.promote import promote, take_back
-from pipelines.renew.settings import Live, RenewConfig
-from pipelines.renew.verdict import verdict
+from pipelines.renew.promote import promote, restore_previous
+from pipelines.renew.settings import LiveSystem, RenewConfig
+from pipelines.renew.verdict import make_verdict
 from pipelines.rewriters import RewriterSettings
 from retrievers.index import Index, build
 from retrievers.kind import Context
@@ -46,9 +46,9 @@ def written(folder: Path, **changes: Any) -> str:
     config = {
         "output": f"{folder}/renewals",
         "live": {"index": f"{folder}/live", "retriever": "main"},
-        "sources": {"feedback": f"{folder}/feedback", "traces": f"{folder}/traces.jsonl", "least": 30},
+        "sources": {"feedback": f"{folder}/feedback", "traces": f"{folder}/traces.jsonl", "min_utterances": 30},
         "retrain": {"kind": "index", "retrievers": {"main": DENSE}},
-        "judged": [{"data": f"{folder}/fixed", "group_by": "language"}],
+        "fixed_sets": [{"data": f"{folder}/fixed", "group_by": "language"}],
         "metrics": ["recall@5", "ndcg@5"],
     }
     path = folder / "renew.yaml"
@@ -109,7 +109,7 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
         assert "better, not promoted: " in said
         assert Index(place / "live", context).fingerprint == before
         assert cli.train(["renew", config, "--device", "cpu"]) == 0
-        assert "round-0001 was found better before, and is promoted now" in capsys.readouterr().out
+        assert "round-0001 was better before, and is promoted now" in capsys.readouterr().out
         until(lambda: answered_by(server) != before)
         put = server.client.put("/v1/tools/kettle", json={"name": "kettle", "description": "Boils water."})
         assert put.status_code == 200
@@ -121,19 +121,19 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
     assert {part.settings["kind"] for part in Index(place / "live", context).manifest.retrievers.values()} == {"bm25"}
     folder = place / "renewals" / "round-0001"
     facts = json.loads((folder / "verdict.json").read_text())
-    assert facts["outcome"] == "taken back"
-    assert {each["group"] for each in facts["places"]} >= {"all queries", "en", "de"}
+    assert facts["outcome"] == "rolled back"
+    assert {each["group"] for each in facts["comparisons"]} >= {"all queries", "en", "de"}
     page = (folder / "report.html").read_text()
     assert "no_such_tool" in page
-    assert "<bdi>taken back</bdi>" in page
+    assert "<bdi>rolled back</bdi>" in page
     assert "eval-fixed/report.html" in page
     assert (folder / "eval-fixed" / "report.html").is_file()
 
     capsys.readouterr()
     assert cli.train(["renew", config, "--device", "cpu"]) == 0
-    assert "no round was made: nothing new was said since round-0001 (taken back)" in capsys.readouterr().out
+    assert "no round was made: there is no new feedback since round-0001 (rolled back)" in capsys.readouterr().out
     assert cli.train(["renew", config, "--rollback"]) == 2
-    assert "nothing to take back" in capsys.readouterr().err
+    assert "nothing to roll back" in capsys.readouterr().err
 
 
 def _killed(config: str) -> None:
@@ -143,7 +143,7 @@ def _killed(config: str) -> None:
 
     from pipelines.renew import loop
 
-    for stage in ("collect", "judge", "promote"):
+    for stage in ("collect", "compare_on_fixed_sets", "promote"):
         child = os.fork()
         if not child:
             real = getattr(loop, stage)
@@ -156,7 +156,7 @@ def _killed(config: str) -> None:
             cli.train(["renew", config, "--device", "cpu"])
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        if stage == "judge":
+        if stage == "compare_on_fixed_sets":
             confirm(Path(config).parent, 45)  # what is said meanwhile is for the next round
     raise SystemExit(cli.train(["renew", config, "--device", "cpu"]))
 
@@ -197,9 +197,9 @@ def test_mistakes_are_one_sentence(place: Path, capsys: pytest.CaptureFixture[st
 
     assert "nothing to learn from" in complaint(sources={})
     assert "no regular expression" in complaint(sources={"traces": "x", "drop": ["("]})
-    assert "which is not among them" in complaint(live={"index": f"{place}/live", "retriever": "dense"})
-    assert "say `train:" in complaint(retrain={"kind": "index", "retrievers": {"main": {"kind": "bm25"}}})
-    assert "where the rewriter that is trained shall lie" in complaint(retrain={"kind": "rewriter"})
+    assert "is not among the retrievers" in complaint(live={"index": f"{place}/live", "retriever": "dense"})
+    assert "set `train:" in complaint(retrain={"kind": "index", "retrievers": {"main": {"kind": "bm25"}}})
+    assert "must name the path of the trained rewriter" in complaint(retrain={"kind": "rewriter"})
     assert "no finished index" in complaint(live={"index": f"{place}/none", "retriever": "main"})
     assert "no file or folder" in complaint(sources={"feedback": f"{place}/nowhere"})
 
@@ -217,7 +217,7 @@ def test_harm_in_one_group_or_one_data_set_stops_a_better_candidate() -> None:
     grouped = _evaluation([0.0] * 60 + [1.0] * 12, [1.0] * 60 + [0.0] * 12, mask)
 
     def told(**found: Any) -> tuple[bool, bool, list[tuple[str, str]]]:
-        each = verdict(found, ("recall@5",), 0.05, 0)
+        each = make_verdict(found, ("recall@5",), 0.05, 0)
         return each.better, each.passed, [(place.data, place.group) for place in each.worse]
 
     assert told(fine=fine) == (True, True, [])
@@ -240,22 +240,22 @@ def test_a_rewriter_is_promoted_by_a_link_and_taken_back(tmp_path: Path, context
     assert card.read_text() == "round-0001/candidate/rewriter"
     promote(config, tmp_path / "round-0002", context)
     assert card.read_text() == "round-0002/candidate/rewriter"
-    take_back(config, tmp_path / "round-0002", context)
+    restore_previous(config, tmp_path / "round-0002", context)
     assert card.read_text() == "round-0001/candidate/rewriter"
-    take_back(config, tmp_path / "round-0001", context)
+    restore_previous(config, tmp_path / "round-0001", context)
     assert card.read_text() == "live"
     fresh = _rewriting(tmp_path / "new")
     promote(fresh, tmp_path / "round-0002", context)
     assert (tmp_path / "new" / "rewriter.json").read_text() == "round-0002/candidate/rewriter"
     (tmp_path / "round-0002" / "rewriter-before").unlink()  # of the first promotion above
-    take_back(fresh, tmp_path / "round-0002", context)
+    restore_previous(fresh, tmp_path / "round-0002", context)
     assert not (tmp_path / "new").exists()
 
 
 def _rewriting(path: Path) -> RenewConfig:
     from pipelines.renew.settings import FixedSet, RetrainRewriter, Sources
 
-    live = Live("index", rewriter=RewriterSettings(path=str(path)))
+    live = LiveSystem("index", rewriter=RewriterSettings(path=str(path)))
     return RenewConfig("out", live, Sources(traces=("x",)), RetrainRewriter(), (FixedSet("bundled:sample"),))
 
 
@@ -283,7 +283,7 @@ def test_a_rewriter_is_trained_for_the_live_retriever_and_kept_out_where_it_gain
     config = written(
         tmp_path,
         live={"index": f"{tmp_path}/live", "retriever": "main", "rewriter": {"path": f"{tmp_path}/rewriter"}},
-        sources={"feedback": f"{tmp_path}/said.jsonl", "least": 5},
+        sources={"feedback": f"{tmp_path}/said.jsonl", "min_utterances": 5},
         retrain={
             "kind": "rewriter",
             "base": str(tiny_lm),
@@ -291,7 +291,7 @@ def test_a_rewriter_is_trained_for_the_live_retriever_and_kept_out_where_it_gain
             "training": TRAINING | {"epochs": 1, "evaluations": 1},
             "evaluation": {"answer_tokens": 6, "samples": 1},
         },
-        judged=[{"data": str(tmp_path / "small"), "split": "dev"}],
+        fixed_sets=[{"data": str(tmp_path / "small"), "split": "dev"}],
         metrics=["recall@5"],
     )
     assert cli.train(["renew", config, "--device", "cpu"]) == 0

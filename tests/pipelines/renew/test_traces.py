@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.renew.settings import Sources
-from pipelines.renew.sources import Record, read_records
-from pipelines.renew.traces import NotATrace, Turn, read_turns
+from pipelines.renew.sources import FeedbackRecord, read_records
+from pipelines.renew.traces import NotATrace, TraceTurn, read_turns
 from retrievers.errors import BadInput
 
 SAID = "my sister lands at six, will she need a coat?"
@@ -87,7 +87,7 @@ SHAPES: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_gives_the_same_turn(shape: str) -> None:
-    assert read_turns(SHAPES[shape]) == [Turn(SAID, ["arrivals", "forecast"])]
+    assert read_turns(SHAPES[shape]) == [TraceTurn(SAID, ["arrivals", "forecast"])]
 
 
 def test_the_shapes_are_those_of_the_clients() -> None:
@@ -123,7 +123,7 @@ def test_calls_belong_to_what_was_said_before_them_and_failed_ones_do_not_count(
             used("c4", "d"),
         ]
     }
-    assert read_turns(log) == [Turn("one", ["a", "c"], failed=1), Turn("two", ["d"])]
+    assert read_turns(log) == [TraceTurn("one", ["a", "c"], failed=1), TraceTurn("two", ["d"])]
 
 
 @pytest.mark.parametrize("line", [{}, [], "text", None, 3, {"messages": 1}, {"request": {"a": 1}}, {"utterance": "x"}])
@@ -171,7 +171,9 @@ def test_files_folders_and_torn_lines(tmp_path: Path) -> None:
     sources = Sources(feedback=(str(tmp_path),), traces=(str(tmp_path / "logs"),), keys=("agent",))
     records = list(read_records(sources, left_out))
     assert (
-        records == [Record("rain?", ("forecast",), "feedback")] + [Record(SAID, ("arrivals", "forecast"), "trace")] * 9
+        records
+        == [FeedbackRecord("rain?", ("forecast",), "feedback")]
+        + [FeedbackRecord(SAID, ("arrivals", "forecast"), "trace")] * 9
     )
     assert +left_out == {"torn lines": 2, "other keys": 1, "lines without a conversation": 1}
 
