@@ -1,1 +1,1 @@
-"""An agent over the sample's tools: tasks, the tools themselves, a loop that runs a model against them, a score."""
+"""An agent over the sample's tools: task generation, simulated tools, the loop, the score."""

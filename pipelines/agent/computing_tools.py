@@ -1,11 +1,11 @@
-"""The tools of the sample that compute: their results follow from their arguments by arithmetic."""
+"""Tools of the sample whose results are computed from their arguments."""
 
 from __future__ import annotations
 
 from typing import Any
 
 EUROS = {"EUR": 1.0, "USD": 1.08, "GBP": 0.86, "SEK": 11.4, "NOK": 11.6, "JPY": 162.0, "CHF": 0.96, "PLN": 4.3}
-"""What one euro buys; fixed, as everything here."""
+"""Fixed exchange rates of one euro."""
 METS = {"running": 9.8, "cycling": 7.5, "swimming": 8.0, "walking": 3.5, "yoga": 2.5, "rowing": 7.0, "hiking": 6.0}
 VAT = {
     "germany": (19, 7),
@@ -16,7 +16,7 @@ VAT = {
     "italy": (22, 4),
 }
 KCAL = {"banana": 89, "rice": 130, "lentils": 116, "oats": 389, "salmon": 208, "almonds": 579, "tofu": 76, "bread": 265}
-PLACES = {
+COORDINATES = {
     "lisbon": (38.72, -9.14),
     "athens": (37.98, 23.73),
     "oslo": (59.91, 10.75),
@@ -50,7 +50,7 @@ def fx_quote(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def mortgage(arguments: dict[str, Any]) -> dict[str, Any]:
-    """hearthlot/mortgage: an annuity at 3.6 % a year."""
+    """hearthlot/mortgage: an annuity at 3.6 % per year."""
     loan, months, rate = arguments["price"] - arguments["deposit"], 12 * arguments.get("years", 25), 0.036 / 12
     monthly = loan * rate / (1 - (1 + rate) ** -months)
     return {"monthly": round(monthly, 2), "interest": round(monthly * months - loan, 2), "rate_percent": 3.6}
@@ -100,11 +100,11 @@ def pet_safe(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def geo(arguments: dict[str, Any]) -> dict[str, Any]:
     """kettlemap/geo"""
-    found = PLACES.get(str(arguments["q"]).casefold())
-    return {"error": "no such place"} if found is None else {"lat": found[0], "lon": found[1]}
+    position = COORDINATES.get(str(arguments["q"]).casefold())
+    return {"error": "no such place"} if position is None else {"lat": position[0], "lon": position[1]}
 
 
-SUMS = {
+FUNCTIONS = {
     "larkchange/convertCurrency": convert,
     "pennywharf/fx_quote": fx_quote,
     "hearthlot/mortgage": mortgage,

@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipelines.agent.loop import Attempt, run_trained, run_untrained
-from pipelines.agent.score import right, score
-from pipelines.agent.tasks import load_trajectories
+from pipelines.agent.loop import AgentRun, run_trained, run_untrained
+from pipelines.agent.score import is_right, score_runs
 from pipelines.context import make_context
+from pipelines.data.trajectories import load_trajectories
 from pipelines.report import document as html_document
 from pipelines.report.data import CodedTool, CodeTree
 from pipelines.report.markup import foreign, section, tag
@@ -56,7 +56,7 @@ def run_agent(arguments: argparse.Namespace) -> int:
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         with disk_room(arguments.output.parent):
             arguments.output.write_text(text, encoding="utf-8", errors="replace")  # models write half characters
-    scores = {name: dataclasses.asdict(score(tries, trajectories)) for name, tries in attempts.items()}
+    scores = {name: dataclasses.asdict(score_runs(runs, trajectories)) for name, runs in attempts.items()}
     if arguments.json:
         print(json.dumps(scores, indent=1))
         return 0
@@ -66,13 +66,13 @@ def run_agent(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(name: str, attempts: list[Attempt], trajectories: list[Trajectory]) -> list[dict[str, Any]]:
+def _rows(name: str, attempts: list[AgentRun], trajectories: list[Trajectory]) -> list[dict[str, Any]]:
     return [
         {
             "system": name,
             "id": gold.id,
             "task": attempt.task,
-            "right": right(attempt, gold),
+            "right": is_right(attempt, gold),
             "calls": attempt.calls,
             "gold": [(call.tool, call.arguments) for call in gold.calls],
             "answer": attempt.answer,

@@ -60,7 +60,7 @@ def training_sets(settings: DenseTraining | GenerativeTraining, text: Sequence[s
     kept = leave_one_out(list(data.values()), hold_out)[0] if hold_out else list(data.values())
     sets = [training_set(each, source.text or text) for source, each in data.items() if each in kept]
     if isinstance(settings, GenerativeTraining) and settings.agent.epochs:
-        from pipelines.agent.tasks import load_trajectories
+        from pipelines.data.trajectories import load_trajectories
 
         sets[0] = replace(sets[0], trajectories=tuple(load_trajectories(settings.agent.trajectories)))
     return sets

@@ -55,7 +55,7 @@ class CollectedData:
         }
 
     def digest(self) -> str:
-        """Hash of the examples, whatever their order."""
+        """Hash of the examples, independent of their order."""
         rows = [[split, query, sorted(tools)] for split, gold in self.gold.items() for query, tools in gold.items()]
         return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Query-tool and query-scene graphs with LightGCN propagation (He et al., 2020): no weights, only degrees.
+"""Query-tool and query-scene graphs with LightGCN propagation (arXiv 2002.02126): no weights, only degrees.
 
 A scene is one gold set: the tools that some query needs together. Edges are one table, a row per query of the pool with
 the rows of its gold tools, padded with the number of tools; signal tables end with a row of zeros for the padding.

@@ -20,7 +20,7 @@ BATCH_SIZE = 1024
 
 
 class ConfirmedVotes:
-    """Votes of confirmed queries, whatever weight training gave to votes."""
+    """Votes of confirmed queries, with a weight that training does not change."""
 
     def __init__(self, pool: Pool, heads: Heads, scale: float) -> None:
         self._pool, self._heads, self._scale = pool, heads, scale

@@ -49,7 +49,7 @@ class AuxiliaryLosses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderTuning(EncoderTraining):
-    """How the encoder is tuned before the heads are trained."""
+    """Tuning of the encoder before the heads are trained."""
 
     mode: Literal["separate", "joint"] = "separate"
     """separate: for retrieval alone, as a dense index does it. joint: retrieval and detection in one loss."""

@@ -106,13 +106,13 @@ class HeadTrainer:
         """Total loss of one batch."""
         queries, rows = self.tensors.train, step.rows
         tools = self.heads.tools(self.tensors.tools, queries, step.view)
-        asked: QueryVectors = self.heads(queries[rows], step.near, queries, step.view, tools, rows)
+        folded: QueryVectors = self.heads(queries[rows], step.near, queries, step.view, tools, rows)
         columns, gold_columns = self.columns(step)
         gold = scatter_columns(gold_columns, self._shares[rows], len(columns))
         vectors = tools.vectors.index_select(0, columns)
-        total = self.retrieval_loss(asked.vectors @ vectors.T, gold, generator)
+        total = self.retrieval_loss(folded.vectors @ vectors.T, gold, generator)
         if self.settings.modules.contrast:
-            both = losses.contrastive(asked.views[0], asked.views[1], CONTRAST_TEMPERATURE)
+            both = losses.contrastive(folded.views[0], folded.views[1], CONTRAST_TEMPERATURE)
             by_tools = gold[step.first] @ vectors  # a scene is the mean of its tools
             by_queries = by_tools + to_scenes(step.view, self.heads.pool(queries))[step.scenes]
             both = both + losses.contrastive(by_tools, by_queries, CONTRAST_TEMPERATURE)
@@ -175,8 +175,8 @@ class HeadTrainer:
         self.heads.eval()
         queries, view = self.tensors.train, full_view(self.edges)
         tools = self.heads.tools(self.tensors.tools, queries, view, self.candidates)
-        asked: QueryVectors = self.heads(self.tensors.dev, self.dev_near, queries, view, tools, None)
-        return asked.vectors @ tools.vectors.T
+        folded: QueryVectors = self.heads(self.tensors.dev, self.dev_near, queries, view, tools, None)
+        return folded.vectors @ tools.vectors.T
 
     def dev(self) -> dict[str, float]:
         """Dev metrics. Their `mean`, which everything is chosen by, includes unseen tools (unseen_tool_dev.py)."""

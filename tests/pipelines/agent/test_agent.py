@@ -10,12 +10,13 @@ import pytest
 from generative_toys import ACTING, DATA, TOOLS, save_toy_model, toolgen
 from generative_toys import TASKS as SOME_TASKS
 
-from pipelines.agent.loop import Attempt, run_trained, run_untrained
-from pipelines.agent.score import right, score
-from pipelines.agent.tasks import load_trajectories, make_tasks, read_families
-from pipelines.agent.world import SHAPES, run_tool
+from pipelines.agent.loop import AgentRun, run_trained, run_untrained
+from pipelines.agent.score import is_right, score_runs
+from pipelines.agent.simulated_tools import RESULTS, run_tool
+from pipelines.agent.tasks import make_trajectories, read_families
 from pipelines.cli import main as cli
 from pipelines.data.sample_data import sample_folder
+from pipelines.data.trajectories import load_trajectories
 from retrievers.errors import BadInput
 from retrievers.generative.chat_format import ChatTurn
 from retrievers.generative.decoding.language_model import LanguageModel
@@ -38,7 +39,7 @@ def test_the_bundled_trajectories_are_what_their_families_make(sample_tools: lis
     tools = {tool.id: tool for tool in sample_tools}
     families = read_families(sample_folder() / "agent" / "families.yaml")
     for split in ("train", "test"):
-        assert load_trajectories("bundled:sample", split) == make_tasks(families, tools, split)
+        assert load_trajectories("bundled:sample", split) == make_trajectories(families, tools, split)
 
 
 def test_there_are_enough_of_them_and_test_tasks_are_new(sample_tools: list[Tool]) -> None:
@@ -61,7 +62,7 @@ def test_every_recorded_result_is_what_the_tool_gives(sample_tools: list[Tool]) 
 
 def test_every_tool_of_the_sample_answers_what_it_can_be_asked(sample_tools: list[Tool]) -> None:
     values = {"number": 20, "integer": 3, "boolean": True, "array": ["a"], "object": {"a": 1}}
-    assert SHAPES.keys() <= {tool.id for tool in sample_tools}
+    assert RESULTS.keys() <= {tool.id for tool in sample_tools}
     for tool in sample_tools:
         needed = {p.name: values.get(p.type, "EUR") for p in tool.parameters if p.required}
         result = run_tool(tool, needed)
@@ -113,13 +114,13 @@ def test_the_score_asks_for_all_calls_and_no_other() -> None:
     call = (gold.calls[0].tool, dict(gold.calls[0].arguments))
     loud = (call[0], {"what": f" {str(call[1]['what']).upper()} "})
     tries = [[call], [loud], [call, call], [(call[0], {})], [(call[0], None)], [("t9", call[1])], []]
-    attempts = [Attempt("", [], calls=list(calls)) for calls in tries]
-    judged = [score([attempt], [gold]) for attempt in attempts]
+    attempts = [AgentRun("", [], calls=list(calls)) for calls in tries]
+    judged = [score_runs([attempt], [gold]) for attempt in attempts]
     assert [each.calls for each in judged] == [1, 1, 0, 0, 0, 0, 0]
     assert [each.tools for each in judged] == [1, 1, 0, 1, 1, 0, 0]
     assert [each.first for each in judged] == [1, 1, 1, 0, 0, 0, 0]
     with pytest.raises(BadInput, match="no tasks"):
-        score([], [])
+        score_runs([], [])
 
 
 @pytest.mark.parametrize(
@@ -160,15 +161,15 @@ def test_a_taught_model_calls_and_an_untaught_one_does_not(taught: Path, context
     documents = {tool.id: document(tool) for tool in TOOLS}
     tasks = [each.task for each in TASKS]
     done = run_trained(retriever, index.rows.ids, CALLABLE, documents, tasks)
-    assert score(done, TASKS).calls >= 0.5
+    assert score_runs(done, TASKS).calls >= 0.5
     # The conversation it has is the one it was taught.
     assert retriever.text_generator is not None
     codes = {index.rows.ids[row]: code for row, code in retriever.text_generator().codes.items()}
-    first = next(each for each, gold in zip(done, TASKS, strict=True) if right(each, gold))
+    first = next(each for each, gold in zip(done, TASKS, strict=True) if is_right(each, gold))
     expected = to_turns(TASKS[tasks.index(first.task)], documents, codes)
     assert first.turns == expected
     untaught = run_untrained(LanguageModel(taught / "toy", "cpu"), retriever, CALLABLE, documents, tasks[:2], 3)
-    assert score(untaught, TASKS[:2]).calls == 0
+    assert score_runs(untaught, TASKS[:2]).calls == 0
     assert isinstance(untaught[0].turns[0], ChatTurn)
     assert "- t" in str(untaught[0].turns[0].content)
 

@@ -1,18 +1,20 @@
-"""The sample's tools as pure functions: arguments in, a result out, the same every time and nowhere else an effect.
+"""The sample's tools as pure functions: arguments in, a result out, always the same, without side effects.
 
-What can be computed is computed (`sums.py`). What would have to be looked up in the world is drawn from a hash of the
-question. Every tool of the sample answers; those without a shape of their own here confirm what they were asked.
+Results are computed where possible (computing_tools.py) and otherwise drawn from a hash of the call. A tool without an
+entry here confirms the call.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from pipelines.agent.computing_tools import SUMS
-from pipelines.agent.random_values import Draw
+from pipelines.agent.computing_tools import FUNCTIONS
 from retrievers.types import Tool
 
+T = TypeVar("T")
 Result = dict[str, Any]
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -26,7 +28,33 @@ TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
 }
 
-SHAPES: dict[str, Callable[[dict[str, Any], Draw], Result]] = {
+
+class HashedValues:
+    """Values drawn from a hash of tool and arguments, the same for the same call everywhere."""
+
+    def __init__(self, tool: str, arguments: dict[str, Any]) -> None:
+        self._seed, self._count = f"{tool}/{json.dumps(arguments, sort_keys=True)}", 0
+
+    def whole(self, low: int, high: int) -> int:
+        """An integer, both ends included."""
+        self._count += 1
+        digest = hashlib.sha256(f"{self._seed}/{self._count}".encode()).digest()
+        return low + int.from_bytes(digest[:6], "big") % (high - low + 1)
+
+    def tenths(self, low: int, high: int) -> float:
+        return self.whole(10 * low, 10 * high) / 10
+
+    def pick(self, *choices: T) -> T:
+        return choices[self.whole(0, len(choices) - 1)]
+
+    def clock(self, first: int = 6, last: int = 22) -> str:
+        return f"{self.whole(first, last):02}:{self.pick('05', '10', '20', '30', '45', '55')}"
+
+    def code(self, letters: str) -> str:
+        return f"{letters}-{self.whole(1000, 9999)}"
+
+
+RESULTS: dict[str, Callable[[dict[str, Any], HashedValues], Result]] = {
     "nimbus_ledger/v2/conditions/now": lambda a, d: {
         "sky": d.pick("clear", "cloudy", "rain", "snow"),
         "celsius": d.whole(-4, 33),
@@ -116,7 +144,7 @@ SHAPES: dict[str, Callable[[dict[str, Any], Draw], Result]] = {
 
 
 def run_tool(tool: Tool, arguments: Mapping[str, Any]) -> Result:
-    """The result of a call; a call that makes no sense is answered with what is wrong with it."""
+    """Result of a call; a wrong call returns an `error`."""
     given = dict(arguments)
     known = {parameter.name: parameter for parameter in tool.parameters}
     for name in given:
@@ -125,17 +153,19 @@ def run_tool(tool: Tool, arguments: Mapping[str, Any]) -> Result:
     for name, parameter in known.items():
         if parameter.required and name not in given:
             return {"error": f"missing argument {name}"}
-        if name in given and not _fits(given[name], parameter.type):
+        if name in given and not _has_type(given[name], parameter.type):
             return {"error": f"{name} must be of type {parameter.type}"}
-    if tool.id in SUMS:
+    if tool.id in FUNCTIONS:
         try:
-            return SUMS[tool.id](given)
+            return FUNCTIONS[tool.id](given)
         except (ArithmeticError, ValueError):  # a loan over no years, an infinite walk
-            return {"error": "these numbers cannot be reckoned with"}
-    draw = Draw(tool.id, given)
-    return SHAPES[tool.id](given, draw) if tool.id in SHAPES else {"status": "ok", "reference": draw.code("OK")}
+            return {"error": "these numbers cannot be computed with"}
+    values = HashedValues(tool.id, given)
+    if tool.id in RESULTS:
+        return RESULTS[tool.id](given, values)
+    return {"status": "ok", "reference": values.code("OK")}
 
 
-def _fits(value: Any, kind: str) -> bool:
+def _has_type(value: Any, kind: str) -> bool:
     types = TYPES.get(kind)
     return types is None or (isinstance(value, types) and (kind == "boolean" or not isinstance(value, bool)))
