@@ -30,7 +30,7 @@ from pipelines.data.labels import load_labels
 from pipelines.data.splits import apply_protocol
 from pipelines.data.training_sets import labelled_set
 from pipelines.detection import Detection, score_detections
-from pipelines.index.ablation import PARTS, format_table, metric_values, summary_row, without_part
+from pipelines.evaluate.ablation import PARTS, format_table, metric_values, summary_row, without_part
 from pipelines.index.build import IndexConfig
 from retrievers.dense.encoder import Encoder
 from retrievers.masstool.model import Heads

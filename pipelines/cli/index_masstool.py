@@ -51,7 +51,7 @@ def run_ablate(arguments: argparse.Namespace) -> int:
     config = configs.load_from_args(arguments, IndexConfig)
     if config is None:
         return 0
-    from pipelines.index.ablation import ablation, format_table
+    from pipelines.evaluate.ablation import ablation, format_table
 
     context = make_context(arguments.device, sys.stderr.isatty())
     rows = ablation(config, context, arguments.split, tuple(arguments.without or ()))

@@ -1,1 +1,1 @@
-"""Index builds: config, defaults, training summary, ablation."""
+"""Index builds: config, defaults, training summary."""

@@ -15,7 +15,7 @@ from pipelines.cli import index_masstool
 from pipelines.cli import main as cli
 from pipelines.config import parse
 from pipelines.data.training_sets import labelled_set
-from pipelines.index.ablation import PARTS, ablation, format_table
+from pipelines.evaluate.ablation import PARTS, ablation, format_table
 from pipelines.index.build import IndexConfig, build_index
 from retrievers.errors import BadInput
 from retrievers.index import Index
@@ -92,7 +92,7 @@ def test_dev_queries_do_not_answer_themselves(data: Path, tmp_path: Path, monkey
         pools.append((len(lessons.train), len(lessons.dev), len(lessons.dev_gold)))
         return offline_scores(heads, lessons, queries)
 
-    monkeypatch.setattr("pipelines.index.ablation.offline_scores", watched)
+    monkeypatch.setattr("pipelines.evaluate.ablation.offline_scores", watched)
     for split in ("dev", "test"):
         ablation(config(data, tmp_path), context, split, ("graph",))
     assert pools == [(64, 0, 0)] * 2 + [(64, 16, 16)] * 2
@@ -125,7 +125,7 @@ def test_a_killed_ablation_of_another_config_is_not_gone_on_with(
     assert settings.train is not None
     other = replace(settings, train=replace(settings.train, learning_rate=1.0))
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.index.ablation.offline_scores", interrupt)
+        patch.setattr("pipelines.evaluate.ablation.offline_scores", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ablation(replace(plain, retrievers={"masstool": other}), context, "test", ("graph",))
     assert (tmp_path / "index-ablation" / "MassTool" / "heads.safetensors").exists()
