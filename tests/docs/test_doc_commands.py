@@ -6,7 +6,6 @@ a GPU, a server or other data says so in a comment before it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -48,45 +47,45 @@ REAL = {
     ("rewrite-eval", "configs/eval/tutorial.yaml"),
     ("rewrite-serve", "key"),
 }
-"""What is run for real, by how it begins."""
+"""Commands that are run for real, by their first words."""
 WITH_CONFIG = {"build", "ablate", "targets", "sft", "probe", "pairs", "align", "renew", "utterances", "attack"}
-FOR_SHELLS = {"export", "source"}
+SHELL_WORDS = {"export", "source"}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the repository's configs and docs, and the files that the docs speak of."""
-    folder = tmp_path_factory.mktemp("docs")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the repository's configs and docs, and the files that the docs name."""
+    path = tmp_path_factory.mktemp("docs")
     for name in ("configs", "docs", "benchmarks", "Makefile"):
-        (folder / name).symlink_to(ROOT / name)
+        (path / name).symlink_to(ROOT / name)
     kettle = {"name": "old/tool", "description": "Starts the kettle.", "inputSchema": {"type": "object"}}
-    (folder / "new-tools.json").write_text(json.dumps({"tools": [kettle]}))
-    shutil.copy(ROOT / "docs/examples/leisure-openapi.yaml", folder / "my-openapi.yaml")
-    (folder / "queries.jsonl").write_text('{"_id": "1", "text": "will I need a coat"}\n')
+    (path / "new-tools.json").write_text(json.dumps({"tools": [kettle]}))
+    shutil.copy(ROOT / "docs/examples/leisure-openapi.yaml", path / "my-openapi.yaml")
+    (path / "queries.jsonl").write_text('{"_id": "1", "text": "will I need a coat"}\n')
     before = Path.cwd()
-    os.chdir(folder)
-    yield folder
+    os.chdir(path)
+    yield path
     os.chdir(before)
 
 
 def is_real(words: list[str]) -> bool:
-    return any(tuple(words[: len(each)]) == each for each in REAL)
+    return any(tuple(words[: len(start)]) == start for start in REAL)
 
 
-def complaint(words: list[str]) -> str:
-    """What is wrong with a command, run or looked at as far as it goes here; nothing: all is well."""
+def problem(words: list[str]) -> str:
+    """Run or check a command as far as possible here, and describe what is wrong; empty: nothing."""
     name, rest = words[0], words[1:]
     if name == "make":
         targets = (ROOT / "Makefile").read_text()
-        unknown = [each for each in rest if "=" not in each and not re.search(rf"^{re.escape(each)}:", targets, re.M)]
+        unknown = [word for word in rest if "=" not in word and not re.search(rf"^{re.escape(word)}:", targets, re.M)]
         return f"the Makefile has no {unknown[0]}" if unknown else ""
     if name == "python":
-        return unread_flag(rest[0], rest[1:]) if (ROOT / rest[0]).is_file() else f"there is no {rest[0]}"
+        return script_problem(rest[0], rest[1:]) if (ROOT / rest[0]).is_file() else f"there is no {rest[0]}"
     if name == "accelerate":
-        at = next(place for place, word in enumerate(rest) if "which" in word or word.startswith("$("))
-        return complaint([rest[at + 1].rstrip(")"), *rest[at + 2 :]])
+        start = next(index for index, word in enumerate(rest) if "which" in word or word.startswith("$("))
+        return problem([rest[start + 1].rstrip(")"), *rest[start + 2 :]])
     if name not in ENTRIES:
-        return "" if name in FOR_SHELLS else "it is not run by anybody; say why not in a comment before its block"
+        return "" if name in SHELL_WORDS else "it is not run; say why in a comment before its block"
     entry, dry = ENTRIES[name], "--dry-run" in rest
     if is_real(words) and not dry:
         quick = ["--set", "text=[name]"] if "configs/index/sample.yaml" in rest else []  # less to embed
@@ -94,12 +93,13 @@ def complaint(words: list[str]) -> str:
     elif takes_config(name, rest):
         code = entry(rest if dry else [*rest, "--dry-run"])
     else:
-        return "" if parses(entry, rest) else "its flags are not read"
+        cli.PARSERS[name]().parse_args(rest)  # exits on a wrong flag
+        code = 0
     return f"it ends with {code}" if code else ""
 
 
-def unread_flag(script: str, rest: list[str]) -> str:
-    """Scripts take minutes to hours; what they say of their flags takes seconds."""
+def script_problem(script: str, rest: list[str]) -> str:
+    """Scripts take minutes to hours: only their flags are checked."""
     done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         return f"{script} --help ends with {done.returncode}"
@@ -113,38 +113,18 @@ def takes_config(name: str, rest: list[str]) -> bool:
     return rest[0] in WITH_CONFIG
 
 
-def parses(entry: Any, rest: list[str]) -> bool:
-    """Whether the flags are right; nothing is done."""
-
-    class Parsed(Exception):
-        pass
-
-    def stop(parser: argparse.ArgumentParser, argv: Any) -> int:
-        parser.parse_args(argv)
-        raise Parsed
-
-    real, cli.run = cli.run, stop
-    try:
-        entry(rest)
-    except Parsed:
-        return True
-    finally:
-        cli.run = real
-    return False
-
-
 RUN = [block for block in BLOCKS if commands(block) and not block.reason]
 
 
 def order(block: Block) -> tuple[int, int]:
-    """The README and the tutorial build what the others speak of."""
+    """README and tutorial come first: they build what other pages use."""
     first = {"README.md": 0, "tutorial.md": 1}
     return first.get(block.page, 2), BLOCKS.index(block)
 
 
 @pytest.fixture(scope="module")
-def written(place: Path) -> None:
-    """Utterances as `rewrite-train utterances` would have left them: a model takes minutes here."""
+def utterances(folder: Path) -> None:
+    """Stand in for the output of `rewrite-train utterances`, which takes minutes."""
     from pipelines.data.dataset import Query
     from pipelines.data.dataset_writer import write_dataset
     from pipelines.index.build import read_tools
@@ -153,28 +133,27 @@ def written(place: Path) -> None:
     queries = [Query(f"q{n}", f"people who want {tool.description[:40]}") for n, tool in enumerate(tools)]
     gold = {query.id: frozenset({tool.id}) for query, tool in zip(queries, tools, strict=True)}
     splits = {"train": dict(list(gold.items())[:8]), "dev": dict(list(gold.items())[8:10])}
-    write_dataset(place / "runs/mine/utterances", tools, queries, splits | {"test": dict(list(gold.items())[10:])})
+    write_dataset(folder / "runs/mine/utterances", tools, queries, splits | {"test": dict(list(gold.items())[10:])})
 
 
-@pytest.mark.usefixtures("written")
+@pytest.mark.usefixtures("utterances")
 @pytest.mark.parametrize("block", sorted(RUN, key=order), ids=lambda block: block.name)
-def test_commands_of_a_block_can_be_run(block: Block, place: Path) -> None:
-    told = {" ".join(words): complaint(words) for words in commands(block)}
-    assert told
-    assert not {command: said for command, said in told.items() if said}
+def test_commands_of_a_block_can_be_run(block: Block, folder: Path) -> None:
+    problems = {" ".join(words): problem(words) for words in commands(block)}
+    assert problems
+    assert not {command: text for command, text in problems.items() if text}
 
 
 def test_something_is_run_for_real() -> None:
     every = [words for block in RUN for words in commands(block)]
     assert all(
-        any(is_real(words) and tuple(words[: len(each)]) == each for words in every)
-        for each in REAL - {("rewrite-serve", "key")}
+        any(tuple(words[: len(start)]) == start for words in every) for start in REAL - {("rewrite-serve", "key")}
     )
     assert sum(map(is_real, every)) >= 9
 
 
 def test_no_block_is_overlooked() -> None:
-    """A language that nobody looks for, or a command in a list that is no block, would go unseen."""
+    """Refuse unknown languages, and commands in prose outside a block."""
     assert {block.language for block in BLOCKS} <= {"", "sh", "python", "yaml", "json"}
     for page in PAGES:
         prose = [t for t in MarkdownIt("commonmark").enable("table").parse(page.read_text()) if t.type == "inline"]
@@ -190,7 +169,7 @@ def test_what_is_not_run_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=lambda block: block.name)
-def test_python_blocks(block: Block, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_blocks(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = compile(block.text, block.name, "exec")
     if not block.reason:
         exec(code, {})
@@ -198,15 +177,15 @@ def test_python_blocks(block: Block, place: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "yaml"], ids=lambda block: block.name)
-def test_yaml_blocks_have_keys_that_somebody_reads(block: Block) -> None:
+def test_yaml_blocks_have_known_keys(block: Block) -> None:
     data = yaml.safe_load(block.text)
     named = re.search(r"configs/(\w+)/", block.text)
     kinds = [CONFIG_KINDS[named[1]]] if named else list(CONFIG_KINDS.values())
-    complaints = [_complaint(kind, data) for kind in kinds]
-    assert any(not said or "is missing" in said for said in complaints), f"{block.name}: {complaints}"
+    problems = [_config_problem(kind, data) for kind in kinds]
+    assert any(not text or "is missing" in text for text in problems), f"{block.name}: {problems}"
 
 
-def _complaint(kind: Any, data: Any) -> str:
+def _config_problem(kind: Any, data: Any) -> str:
     # A piece of a server's config may leave out what every one has.
     whole = {"index": "x", "anonymous": ["search"], **data} if kind is ServeConfig else data
     try:
