@@ -102,7 +102,7 @@ def _change(
     seconds: list[float] = []
     with clocked(seconds):
         change(tool)
-        index = index.refreshed()
+        index = index.latest()
         answers = {name: index.retriever(name).search([query], K)[0].ids for name in index.names}
     with clocked(seconds):
         answers["ToolSearch"] = ToolSearch(index, "hybrid").search([query], K)[0].ids

@@ -17,9 +17,10 @@ from pipelines.database.vectors import DatabaseVectors
 from pipelines.models import cache_folder
 from retrievers.errors import IndexBusy
 from retrievers.index import Change
-from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.in_memory import MemoryIndex, make_memory_segment
+from retrievers.index.reader import open_kinds
 from retrievers.index.segments import make_arrays
-from retrievers.index.writer import check_tools, storable
+from retrievers.index.writer import check_tools, as_stored
 from retrievers.kind import Context
 from retrievers.types import Tool, ToolId
 
@@ -62,7 +63,7 @@ class Replica:
         if before is None or update.whole:
             index = self._build(update, context)
         else:
-            index = before.changed(update.lines, update.removed, update.version.fingerprint, context)
+            index = before.with_changes(update.lines, update.removed, update.version.fingerprint, context)
         if vectors.computed:
             log.warning("%d vectors were not in the database and were computed here", vectors.computed)
         self._version, self._index = update.version, index
@@ -71,7 +72,7 @@ class Replica:
     def put(self, tools: Sequence[Tool]) -> Change:
         """Add or replace tools; new texts are embedded here, once for all gateways."""
         check_tools(tools)
-        tools = [storable(tool) for tool in tools]
+        tools = [as_stored(tool) for tool in tools]
         index = self._index or self.refresh()
         manifest = index.manifest
         keys = [changes.document_key(tool, manifest.text) for tool in tools]
@@ -79,7 +80,7 @@ class Replica:
         vectors = DatabaseVectors(known)
         if changed := [tool for tool in tools if index.tools.get(tool.id) != tool]:
             context = replace(self._context, vectors=vectors.of_model)
-            make_arrays(changed, manifest.text, kinds_of(index.name, index.folder, manifest, context))
+            make_arrays(changed, manifest.text, open_kinds(index.name, index.folder, manifest, context))
         settings = encode_settings(manifest)
         return self.session.run(lambda connection: changes.put_tools(connection, tools, settings, vectors.all))
 
@@ -92,5 +93,5 @@ class Replica:
     def _build(self, update: CatalogueUpdate, context: Context) -> MemoryIndex:
         name, manifest = self.session.database.name, update.version.manifest
         models = fetch_models(self.session, manifest, self._context.cache or cache_folder())
-        run = make_run(name, update.lines, manifest.text, kinds_of(name, models, manifest, context))
-        return MemoryIndex(name, manifest, update.version.fingerprint, [run], models, self._context)
+        segment = make_memory_segment(name, update.lines, manifest.text, open_kinds(name, models, manifest, context))
+        return MemoryIndex(name, manifest, update.version.fingerprint, [segment], models, self._context)

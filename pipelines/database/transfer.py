@@ -17,7 +17,7 @@ from pipelines.database.session import Connection, Database, Session
 from pipelines.database.vectors import DatabaseVectors, VectorBytes
 from pipelines.models import cache_folder
 from retrievers.errors import BadInput
-from retrievers.index import Change, Index, seal
+from retrievers.index import Change, Index, build_like
 from retrievers.index import tools as tool_lines
 from retrievers.kind import Context
 from retrievers.types import ToolId
@@ -90,9 +90,9 @@ def pull(database: Database, folder: Path, context: Context, wait: float) -> Cha
         assert update is not None
         manifest = update.version.manifest
         models = fetch_models(session, manifest, context.cache or cache_folder())
-    tools = tool_lines.decode_lines("\n".join(update.lines).encode())
+    tools = [tool_lines.decode(line) for line in update.lines]
     context = replace(context, vectors=DatabaseVectors(update.vectors).of_model)
-    return seal(folder, tools, manifest, models, context, wait)
+    return build_like(folder, tools, manifest, models, context, wait)
 
 
 def pull_feedback(database: Database, path: Path) -> int:

@@ -25,7 +25,7 @@ from retrievers.kind import Context
 from retrievers.lint.finding import Finding
 from retrievers.trust.hubs import Hubs
 from retrievers.trust.screening import NEIGHBOURS, Screening
-from retrievers.trust.tiers import TrustSettings, guarded
+from retrievers.trust.tiers import TrustSettings, apply_trust
 from retrievers.types import Ranking, Tool, ToolId
 
 DEPTH = 100
@@ -162,7 +162,7 @@ class Attacked:
         out = held | self._held
         kept = [hit for hit in ranking if hit.tool_id not in out]
         left = Ranking(tuple(hit.tool_id for hit in kept), tuple(hit.score for hit in kept))
-        return guarded(left, self._config.k, self._providers.__getitem__, self._trust).ids
+        return apply_trust(left, self._config.k, self._providers.__getitem__, self._trust).ids
 
     def _new(self, tool: Tool) -> bool:
         return self._trust.tier(provider_of(tool)) == "new"

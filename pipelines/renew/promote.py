@@ -16,7 +16,7 @@ from pipelines.renew.settings import RenewConfig, RetrainIndex
 from retrievers.errors import BadInput
 from retrievers.files import disk_room, sync_folder, writer_lock
 from retrievers.index import manifest as manifests
-from retrievers.index import seal
+from retrievers.index import build_like
 from retrievers.index.manifest import Manifest
 from retrievers.kind import Context
 
@@ -87,7 +87,7 @@ def _replace_retrievers(config: RenewConfig, new: Path, old: Path, context: Cont
             f"the retrievers of {live} were replaced by another process since this round began, so that its "
             f"comparison no longer holds: remove {new.parent}, and start another round"
         )
-    seal(live, None, wanted, new, context, config.wait)
+    build_like(live, None, wanted, new, context, config.wait)
 
 
 def _retrievers(manifest: Manifest) -> dict[str, object]:

@@ -21,7 +21,7 @@ from pipelines.serve.schemas import search as schemas
 from pipelines.serve.settings import ServeConfig
 from pipelines.serve.tracing import span
 from retrievers.settings import RewriteFusion
-from retrievers.trust.tiers import guarded
+from retrievers.trust.tiers import apply_trust
 from retrievers.types import Ranking
 from rewrite.types import RewriteRequest
 
@@ -144,11 +144,11 @@ class SearchService:
                 rewrite, lines, fallback = None, [], self._fallback(failure)
         ranking = await raw
         began, snapshot = time.monotonic(), state.snapshot
-        depth = UNLIMITED if state.is_allowed or self._trust.ranks else state.k
+        depth = UNLIMITED if state.is_allowed or self._trust.limits_rankings else state.k
         fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
         if state.is_allowed:
             fused = keep_allowed(fused, state.is_allowed)
-        fused = guarded(fused, state.k, lambda tool: snapshot.index.tools[tool].provider, self._trust)
+        fused = apply_trust(fused, state.k, lambda tool: snapshot.index.tools[tool].provider, self._trust)
         tools = found_tools(snapshot, fused, ranking, lines)
         state.timings.add("fuse", began)
         return schemas.SearchResult(

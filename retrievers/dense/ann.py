@@ -21,7 +21,7 @@ def build(vectors: np.ndarray, links: int = LINKS, effort: int = BUILD_EFFORT) -
     return data
 
 
-class Graph:
+class HnswGraph:
     """A graph in memory, searched among its live rows."""
 
     def __init__(self, data: np.ndarray, live: np.ndarray, effort: int = SEARCH_EFFORT) -> None:

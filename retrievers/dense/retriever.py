@@ -93,9 +93,9 @@ class Dense:
         self._graphs: list[object | None] = [None] * len(self._blocks)
         for index, block in enumerate(self._blocks):
             if "graph" in block.arrays:
-                from retrievers.dense.ann import SEARCH_EFFORT, Graph
+                from retrievers.dense.ann import SEARCH_EFFORT, HnswGraph
 
-                self._graphs[index] = Graph(block.arrays["graph"], block.live, effort or SEARCH_EFFORT)
+                self._graphs[index] = HnswGraph(block.arrays["graph"], block.live, effort or SEARCH_EFFORT)
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         if not self._rows.live.any():

@@ -2,6 +2,6 @@
 
 from retrievers.index.reader import Index
 from retrievers.index.verify import verify
-from retrievers.index.writer import Change, add, build, confirm, remove, seal
+from retrievers.index.writer import Change, add, build, build_like, confirm, remove
 
-__all__ = ["Change", "Index", "add", "build", "confirm", "remove", "seal", "verify"]
+__all__ = ["Change", "Index", "add", "build", "build_like", "confirm", "remove", "verify"]

@@ -1,7 +1,6 @@
-"""Queries whose tools somebody confirmed: kept beside the retrievers that remember, and found for the next one alike.
+"""Queries whose tools a user confirmed, stored for the retrievers that learn from feedback.
 
-They lie in two files a retriever, keys and pairs, which a confirmation replaces by longer ones; as with everything
-here, the manifest names them once they are whole.
+They are in two files per retriever, keys and pairs, which a confirmation replaces by longer ones.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy as np
 
 from retrievers.errors import BadInput, IndexBroken
 from retrievers.files import Entry, check, get_array, put_array, put_bytes
-from retrievers.index.manifest import Manifest, Part
-from retrievers.index.unknown_ids import unknown
+from retrievers.index.manifest import Manifest
+from retrievers.index.tools import unknown_ids
 from retrievers.kind import Kind, LearnsFromFeedback
 from retrievers.text import clean
 from retrievers.types import ToolId
@@ -27,60 +26,58 @@ Confirmed = tuple[np.ndarray, list[Pair]]
 
 
 def read(folder: Path, extras: Mapping[str, Entry]) -> Confirmed | None:
-    """What was confirmed so far; None: nothing."""
+    """Keys and pairs confirmed so far; None: there are none."""
     if not extras:
         return None
-    keys = get_array(folder, extras[KEYS])
+    keys, path = get_array(folder, extras[KEYS]), folder / extras[PAIRS].file
     try:
         lines = check(folder, extras[PAIRS]).read_bytes().split(b"\n")
         rows = [json.loads(line) for line in lines if line]
         pairs: list[Pair] = [(row["query"], tuple(row["tools"])) for row in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise IndexBroken(f"{folder / extras[PAIRS].file} is damaged; build the index again") from error
+        raise IndexBroken(f"{path} is damaged; build the index again") from error
     if len(keys) != len(pairs):
-        raise IndexBroken(f"{folder / extras[PAIRS].file} does not fit its keys; build the index again")
+        raise IndexBroken(f"{path} has {len(pairs)} queries and {len(keys)} keys; build the index again")
     return keys, pairs
 
 
-def checked(pairs: Sequence[tuple[str, Sequence[ToolId]]], known: Mapping[ToolId, object], index: Path) -> list[Pair]:
-    """The pairs as they are kept: each query once, the last time it stands there."""
-    found: dict[str, tuple[ToolId, ...]] = {}
+def check_pairs(
+    pairs: Sequence[tuple[str, Sequence[ToolId]]], known: Mapping[ToolId, object], index: Path
+) -> list[Pair]:
+    """The pairs as they are stored: each query once, with its last tools."""
+    tools_of: dict[str, tuple[ToolId, ...]] = {}
     for query, tools in pairs:
         text = clean(query)
         if not text or not tools:
             raise BadInput("a confirmed query has words and at least one tool")
-        strangers = [tool for tool in tools if tool not in known]
-        if strangers:
-            raise BadInput(f"nothing was confirmed: {unknown(index, strangers, known)}")
-        found[text] = tuple(dict.fromkeys(tools))
-    if not found:
+        missing = [tool for tool in tools if tool not in known]
+        if missing:
+            raise BadInput(f"nothing was confirmed: {unknown_ids(index, missing, known)}")
+        tools_of[text] = tuple(dict.fromkeys(tools))
+    if not tools_of:
         raise BadInput("there is nothing to confirm")
-    return list(found.items())
+    return list(tools_of.items())
 
 
 def write(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind], fresh: Sequence[Pair]) -> Manifest:
-    """The manifest with the fresh pairs at every retriever that remembers. A query confirmed before is replaced."""
+    """Add the pairs to every retriever that learns from feedback; a query confirmed before is replaced."""
     parts = dict(manifest.retrievers)
     learners = {name: kind for name, kind in kinds.items() if isinstance(kind, LearnsFromFeedback)}
     if not learners:
         raise BadInput(f"no retriever of {folder} learns from confirmed queries; build one of kind masstool")
-    again = {query for query, _ in fresh}
+    replaced = {query for query, _ in fresh}
     for name, kind in learners.items():
         keys, pairs = kind.feedback_keys([query for query, _ in fresh]), list(fresh)
         before = read(folder, parts[name].extras)
         if before is not None:
-            kept = [place for place, (query, _) in enumerate(before[1]) if query not in again]
+            kept = [index for index, (query, _) in enumerate(before[1]) if query not in replaced]
             keys = np.concatenate([before[0][kept], keys])
-            pairs = [*(before[1][place] for place in kept), *pairs]
-        parts[name] = _stored(folder, name, parts[name], keys, pairs)
+            pairs = [*(before[1][index] for index in kept), *pairs]
+        lines = (json.dumps({"query": query, "tools": tools}, ensure_ascii=False) for query, tools in pairs)
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+        extras = {
+            KEYS: put_array(folder, f"{name}-{KEYS}", keys.astype(np.float32)),
+            PAIRS: put_bytes(folder, f"{name}-{PAIRS}", "jsonl", data),
+        }
+        parts[name] = replace(parts[name], extras=extras)
     return replace(manifest, retrievers=parts)
-
-
-def _stored(folder: Path, name: str, part: Part, keys: np.ndarray, pairs: Sequence[Pair]) -> Part:
-    lines = (json.dumps({"query": query, "tools": tools}, ensure_ascii=False) for query, tools in pairs)
-    data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-    extras = {
-        KEYS: put_array(folder, f"{name}-{KEYS}", keys.astype(np.float32)),
-        PAIRS: put_bytes(folder, f"{name}-{PAIRS}", "jsonl", data),
-    }
-    return replace(part, extras=extras)

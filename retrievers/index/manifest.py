@@ -1,7 +1,7 @@
-"""manifest.json: what an index consists of. Written last and atomically; its hash is the index's fingerprint.
+"""manifest.json: the content of an index. Written last and atomically; its hash is the index's fingerprint.
 
-segments     runs of tools, each with its texts and, for every retriever, its arrays; never changed once written
-dead         rows of a segment that were removed or replaced since
+segments     tools written at one time, with every retriever's arrays; never changed once written
+dead         rows of a segment that were removed or replaced later
 retrievers   name -> settings and identity (facts, such as the hash of the encoder's weights, that must hold on opening)
 """
 
@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of tools that was written at one time."""
+    """Tools that were written at one time."""
 
     count: int
     tools: Entry
@@ -43,16 +43,16 @@ class Part:
     settings: dict[str, Any]
     identity: dict[str, str] = field(default_factory=dict)
     model: str = ""
-    """The folder of the model that was trained for this index; "": none was."""
+    """Folder of the model that was trained for this index; "": none was."""
     files: dict[str, Entry] = field(default_factory=dict)
     """The model's files, by their path inside its folder."""
     extras: dict[str, Entry] = field(default_factory=dict)
-    """What was added to the retriever since, such as confirmed queries."""
+    """Files added to the retriever later, such as confirmed queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All there is to know about an index."""
+    """Content of an index."""
 
     text: tuple[str, ...]
     retrievers: dict[str, Part]
@@ -69,14 +69,14 @@ class Manifest:
         return {entry.file.partition("/")[0] for entry in self.entries()}
 
     def live(self) -> int:
-        """How many tools can be found."""
+        """Number of live tools."""
         return sum(segment.count - len(segment.dead) for segment in self.segments)
 
     def encode(self) -> bytes:
         """The bytes on disk, the same for the same content. The last line is the hash of those before it."""
         whole = asdict(self)
         for part in whole["retrievers"].values():
-            if not part["extras"]:  # an index without them is the same as before there were any
+            if not part["extras"]:  # an index without extras keeps its fingerprint of before there were any
                 del part["extras"]
         facts = json.dumps({"format": FORMAT, **whole}, indent=1, sort_keys=True, ensure_ascii=False)
         body = facts.encode("utf-8", "replace")
@@ -84,7 +84,7 @@ class Manifest:
 
 
 def write(folder: Path, manifest: Manifest) -> str:
-    """Seals the index: everything else is on the disk before this name points to it. Returns the fingerprint."""
+    """Write the manifest once everything else is on the disk; return the fingerprint."""
     data = manifest.encode()
     part = folder / f"{PART}manifest-{os.getpid()}"
     with disk_room(folder):
@@ -107,7 +107,7 @@ def _seal(body: bytes) -> str:
 
 
 def fingerprint_of(data: bytes) -> str:
-    """The short hash that every reward, run, card and response carries."""
+    """Short hash that every reward, run, model card and response carries."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Segments: runs of tools that are written once, marked dead row by row, and folded together when they pile up."""
+"""Segments: runs of tools that are written once, marked dead row by row, and merged when they are many."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from retrievers.kind import Arrays, Block, Kind, NeedsTools, SeesExistingRows
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
-MOST_SEGMENTS = 12
-"""More than this many segments are folded: each costs a search a little."""
+MAX_SEGMENTS = 12
+"""More segments than this are merged: each slows a search a little."""
 
 
 def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:
-    """Writes tools and every retriever's arrays for them."""
+    """Write tools and every retriever's arrays for them."""
     return _store(folder, tools, make_arrays(tools, text, kinds))
 
 
-def introduce(kinds: Mapping[str, Kind], held: Callable[[str], Sequence[Block]]) -> None:
-    """Tells the kinds that want to know what the index holds of theirs."""
-    for name, kind in kinds.items():
-        if isinstance(kind, SeesExistingRows):
-            kind.see_existing_rows(held(name))
-
-
 def make_arrays(tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> dict[str, Arrays]:
-    """Every retriever's arrays for these tools, wherever they are kept."""
+    """Every retriever's arrays for these tools."""
     documents = [document(tool, text) for tool in tools]
     return {
         name: kind.tool_rows(tools, documents) if isinstance(kind, NeedsTools) else kind.rows(documents)
         for name, kind in kinds.items()
     }
+
+
+def show_existing_rows(kinds: Mapping[str, Kind], existing: Callable[[str], Sequence[Block]]) -> None:
+    """Pass the index's rows to the kinds that need them before new rows are made."""
+    for name, kind in kinds.items():
+        if isinstance(kind, SeesExistingRows):
+            kind.see_existing_rows(existing(name))
 
 
 def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) -> Segment:
@@ -50,34 +50,42 @@ def _store(folder: Path, tools: Sequence[Tool], arrays: Mapping[str, Arrays]) ->
     )
 
 
-def bury(manifest: Manifest, held: Sequence[tool_lines.Lines], ids: set[ToolId]) -> tuple[Segment, ...]:
-    """The segments with the live rows of these tools marked dead."""
+def mark_dead(manifest: Manifest, lines: Sequence[tool_lines.ToolLines], ids: set[ToolId]) -> tuple[Segment, ...]:
+    """The segments with the rows of these tools marked dead."""
     if not ids:
         return manifest.segments
     segments = []
-    for segment, lines in zip(manifest.segments, held, strict=True):
-        dead = set(segment.dead) | {row for row, tool in enumerate(lines.ids) if tool in ids}
+    for segment, segment_lines in zip(manifest.segments, lines, strict=True):
+        dead = set(segment.dead) | {row for row, tool in enumerate(segment_lines.ids) if tool in ids}
         segments.append(replace(segment, dead=tuple(sorted(dead))))
     return tuple(segments)
 
 
-def untidy(manifest: Manifest) -> bool:
+def merge_start(sizes: Sequence[int], num_dead: int) -> int | None:
+    """Index from which on segments are merged: once they are many, or all once a quarter is dead; None: not yet."""
+    crowded = num_dead > max(16, (sum(sizes) - num_dead) // 4)
+    if len(sizes) <= MAX_SEGMENTS and not crowded:
+        return None
+    # The first segment is the large one; it is only copied when those after it have grown to a quarter of it.
+    return 0 if crowded or sum(sizes[1:]) * 4 >= sizes[0] else 1
+
+
+def needs_merge(manifest: Manifest) -> bool:
     """True once segments are many or a quarter of the rows is dead."""
+    return _merge_start(manifest) is not None
+
+
+def _merge_start(manifest: Manifest) -> int | None:
     dead = sum(len(segment.dead) for segment in manifest.segments)
-    return len(manifest.segments) > MOST_SEGMENTS or dead > max(16, manifest.live() // 4)
+    return merge_start([segment.count for segment in manifest.segments], dead)
 
 
-def fold(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind]) -> Manifest:
-    """Folds small segments into one once they are many, or everything once a quarter is dead."""
-    if not untidy(manifest):
+def merge_segments(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind]) -> Manifest:
+    """Merge segments where it is due."""
+    start = _merge_start(manifest)
+    if start is None:
         return manifest
-    dead = sum(len(segment.dead) for segment in manifest.segments)
-    base = manifest.segments[0]
-    tail = sum(segment.count for segment in manifest.segments[1:])
-    # The first segment is the large one; it is only copied when what came after has grown to a quarter of it.
-    keep_base = dead <= max(16, manifest.live() // 4) and tail * 4 < base.count
-    kept = (base,) if keep_base else ()
-    chosen = manifest.segments[len(kept) :]
+    chosen = manifest.segments[start:]
     tools = [
         tool
         for segment in chosen
@@ -85,4 +93,4 @@ def fold(folder: Path, manifest: Manifest, kinds: Mapping[str, Kind]) -> Manifes
         if alive
     ]
     merged = {name: kind.merge(blocks(folder, chosen, name)) for name, kind in kinds.items()}
-    return replace(manifest, segments=(*kept, _store(folder, tools, merged)))
+    return replace(manifest, segments=(*manifest.segments[:start], _store(folder, tools, merged)))

@@ -1,10 +1,11 @@
-"""Tools as lines of JSON, the way a segment keeps them."""
+"""Tools as lines of JSON, the way a segment stores them."""
 
 from __future__ import annotations
 
+import difflib
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import accumulate, chain
 from pathlib import Path
@@ -16,25 +17,32 @@ from retrievers.errors import IndexBroken
 from retrievers.types import Parameter, Tool, ToolId
 
 _START, _NAME = '{"id": ', ', "name": '
-"""How every line begins, and what stands between id and name: the first two fields of a Tool."""
+"""Start of every line, and the text between id and name, the first two fields of a Tool."""
 _DECODER = json.JSONDecoder()
 
 
 def encode(tools: Sequence[Tool]) -> bytes:
-    """One line a tool."""
+    """One line per tool."""
     return "".join(json.dumps(asdict(tool), ensure_ascii=False) + "\n" for tool in tools).encode("utf-8", "replace")
 
 
-class Lines(Sequence[Tool]):
-    """The tools of a segment: ids at once, each tool when it is asked for."""
+def decode(line: bytes | str) -> Tool:
+    """A tool out of its line."""
+    facts: dict[str, Any] = json.loads(line)
+    parameters = tuple(Parameter(**parameter) for parameter in facts.pop("parameters"))
+    return Tool(**facts, parameters=parameters)
+
+
+class ToolLines(Sequence[Tool]):
+    """The tools of a segment: ids and names are decoded at once, each tool on access."""
 
     def __init__(self, source: Path | str, texts: list[str] | None = None) -> None:
-        """`texts`: the lines; None: those of the file that `source` is."""
+        """`texts`: the lines; None: those of the file `source`."""
         self._source = source
         try:
             # Not splitlines: a description may hold U+2028, which that would cut at.
-            read = Path(source).read_bytes().decode().split("\n") if texts is None else texts
-            self.texts = [line for line in read if line]
+            lines = Path(source).read_bytes().decode().split("\n") if texts is None else texts
+            self.texts = [line for line in lines if line]
             self.ids: list[ToolId] = []
             self.names: list[str] = []
             for line in self.texts:
@@ -49,7 +57,7 @@ class Lines(Sequence[Tool]):
 
     def __getitem__(self, row: int) -> Tool:  # type: ignore[override]
         try:
-            return _tool(json.loads(self.texts[row]))
+            return decode(self.texts[row])
         except (ValueError, TypeError, KeyError) as error:
             raise self._damaged() from error
 
@@ -60,27 +68,27 @@ class Lines(Sequence[Tool]):
 class LiveTools(Mapping[ToolId, Tool]):
     """The live tools of an index by id, in the order of their rows."""
 
-    def __init__(self, segments: Sequence[Lines], live: np.ndarray) -> None:
+    def __init__(self, segments: Sequence[ToolLines], live: np.ndarray) -> None:
         self._segments = segments
         self._ends = list(accumulate(map(len, segments)))
         ids = chain.from_iterable(lines.ids for lines in segments)
-        # Plain numbers: 50,000 tuples would wake the garbage collector for a third of a second.
+        # Plain numbers: 50,000 tuples would start the garbage collector for a third of a second.
         self._rows = {tool: row for row, (tool, alive) in enumerate(zip(ids, live.tolist(), strict=True)) if alive}
 
     def __getitem__(self, tool: ToolId) -> Tool:
         row = self._rows[tool]
-        place = bisect_right(self._ends, row)
-        return self._segments[place][row - self._ends[place]]  # counted from the segment's end
+        segment = bisect_right(self._ends, row)
+        return self._segments[segment][row - self._ends[segment]]  # counted from the segment's end
 
     def segment_of(self, tool: ToolId) -> int | None:
-        """Which segment holds a tool's live row."""
+        """Index of the segment with the tool's live row."""
         row = self._rows.get(tool)
         return None if row is None else bisect_right(self._ends, row)
 
     def names(self) -> Iterator[tuple[ToolId, str]]:
-        """Ids and names, which cost nothing to know."""
-        every = list(chain.from_iterable(lines.names for lines in self._segments))
-        return ((tool, every[row]) for tool, row in self._rows.items())
+        """Ids and names, without decoding the tools."""
+        names = list(chain.from_iterable(lines.names for lines in self._segments))
+        return ((tool, names[row]) for tool, row in self._rows.items())
 
     def __contains__(self, tool: object) -> bool:  # Mapping's own would decode it
         return tool in self._rows
@@ -92,12 +100,11 @@ class LiveTools(Mapping[ToolId, Tool]):
         return len(self._rows)
 
 
-def decode_lines(data: bytes) -> list[Tool]:
-    """Tools out of lines of JSON."""
-    # Not splitlines: a description may hold U+2028, which that would cut at.
-    return [_tool(json.loads(line)) for line in data.split(b"\n") if line]
-
-
-def _tool(facts: dict[str, Any]) -> Tool:
-    parameters = tuple(Parameter(**parameter) for parameter in facts.pop("parameters"))
-    return Tool(**facts, parameters=parameters)
+def unknown_ids(index: object, missing: Sequence[ToolId], known: Iterable[ToolId]) -> str:
+    """Message about ids that the index does not have, with the one that was probably meant."""
+    wanted, ids = missing[0], list(known)
+    # A tool's bare name is the most frequent mistake, so that is looked for first.
+    near = [tool for tool in ids if tool.endswith(f"/{wanted}")] or difflib.get_close_matches(wanted, ids, n=1)
+    more = f" (and {len(missing) - 1} more)" * (len(missing) > 1)
+    way = f"did you mean {near[0]!r}?" if near else "give ids as `rewrite-index search` shows them"
+    return f"{index} has no tool {wanted!r}{more}; {way}"

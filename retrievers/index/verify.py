@@ -1,4 +1,4 @@
-"""Does every byte of an index still say what its manifest says?"""
+"""Checks every byte of an index against its manifest."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from retrievers.registry import settings_from_json
 
 
 def verify(folder: Path) -> list[str]:
-    """Complaints about an index, one sentence each; none: it is whole."""
+    """Complaints about an index, one sentence each; none: it is intact."""
     manifest, fingerprint = manifests.read(folder)
     complaints = []
     for entry in manifest.entries():
         path = folder / entry.file
         try:
-            found = hash_of(path)
+            sha256 = hash_of(path)
         except FileNotFoundError:
             if manifests.read(folder)[1] != fingerprint:
-                return verify(folder)  # a writer has swept it away: look at the newer index
+                return verify(folder)  # a writer has deleted it: look at the newer index
             complaints.append(f"{path} is missing")
             continue
-        if found != entry.sha256:
+        if sha256 != entry.sha256:
             complaints.append(
-                f"{path} was changed after it was written (sha256 {found[:12]}…, not {entry.sha256[:12]}…)"
+                f"{path} was changed after it was written (sha256 {sha256[:12]}…, not {entry.sha256[:12]}…)"
             )
     for part in manifest.retrievers.values():
         settings_from_json(part.settings)
@@ -37,7 +37,7 @@ def verify(folder: Path) -> list[str]:
 
 
 def _shape_complaints(folder: Path, number: int, manifest: manifests.Manifest, segment: manifests.Segment) -> list[str]:
-    """What hashes cannot see: a manifest that does not fit its files."""
+    """Complaints about a manifest that does not fit its files, which hashes cannot show."""
     try:
         list(segment_tools(folder, segment))  # decodes every one
         for named in segment.arrays.values():

@@ -21,7 +21,7 @@ from retrievers.index import Change
 from retrievers.lint.finding import Finding
 from retrievers.lint.hidden import hidden
 from retrievers.trust.hubs import Hubs
-from retrievers.trust.screening import MOST_READ, NEIGHBOURS, Screening
+from retrievers.trust.screening import MAX_READ, NEIGHBOURS, Screening
 from retrievers.trust.tiers import TrustSettings
 from retrievers.types import Ranking, Tool
 
@@ -125,7 +125,7 @@ class Admission:
             return list(hidden(tools))
         if self._checks is None or self._checks[0] is not snapshot:
             ids = list(snapshot.index.tools)
-            sampled = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MOST_READ))]]
+            sampled = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MAX_READ))]]
             self._checks = (snapshot, Screening(sampled), Hubs.of(snapshot.index))
         _, screening, hubs = self._checks
 

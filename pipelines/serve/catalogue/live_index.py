@@ -139,7 +139,7 @@ class LiveCatalogue:
 
     def _reopen(self) -> bool:
         stamp = self._stamp()
-        newer = self.current.index.refreshed()
+        newer = self.current.index.latest()
         changed = newer is not self.current.index
         if changed:
             self._switch(newer, self.current.phrasing)

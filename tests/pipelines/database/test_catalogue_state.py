@@ -105,7 +105,7 @@ def test_a_follower_has_what_a_fresh_build_has(filled: Database, replica: Replic
     other.close()
     assert dict(theirs.tools) == dict(mine.tools) == truth
     assert theirs.fingerprint == mine.fingerprint
-    assert len(theirs.runs) <= 12
+    assert len(theirs.segments) <= 12
     anew = built(tmp_path / "anew", list(truth.values()))
     assert answers(theirs) == answers(mine) == answers(anew)
     for tool in [*truth.values(), *varied_tools(120)]:  # those named outright, as they are named now

@@ -259,7 +259,7 @@ def test_folding_segments_keeps_codes_and_rows(toy_lm: Path, context: Context, t
     remove(tmp_path / "index", ["t1", "t5"], context)
     before = Index(tmp_path / "index", context)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "MOST_SEGMENTS", 1)
+        patch.setattr(segments, "MAX_SEGMENTS", 1)
         add(tmp_path / "index", [Tool("last", "last_tool", "the last")], context)
     after = Index(tmp_path / "index", context)
     assert len(after.manifest.segments) < 4

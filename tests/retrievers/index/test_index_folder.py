@@ -177,7 +177,7 @@ STEP = st.tuples(
 @given(st.lists(STEP, min_size=3, max_size=12), st.sampled_from([1, 2, 12]))
 def test_any_history_answers_like_a_fresh_build(steps: list[tuple[str, list[int]]], most: int) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "MOST_SEGMENTS", most)
+        patch.setattr(segments, "MAX_SEGMENTS", most)
         root = Path(place)
         context, encoder = counting_context(tiny_model(root / "model"), root / "cache")
         build(root / "index", TOOLS[:10], THREE, context)
@@ -224,11 +224,11 @@ def _take_step(
     manifest, _ = manifests.read(folder)
     assert manifest.live() == len(expected)
     # A base, what was folded, and at the most as many as are put up with.
-    assert len(manifest.segments) <= max(2, segments.MOST_SEGMENTS)
+    assert len(manifest.segments) <= max(2, segments.MAX_SEGMENTS)
 
 
 def test_folding_bounds_segments_and_dead_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_SEGMENTS", 4)
+    monkeypatch.setattr(segments, "MAX_SEGMENTS", 4)
     for number in range(30):
         add(folder, [changed(TOOLS[number % 20], f"turn {number}")], CONTEXT)
         manifest, _ = manifests.read(folder)
@@ -484,7 +484,7 @@ def test_tools_that_read_the_same_are_embedded_once(tmp_path: Path, model: Path)
 def test_folding_and_removing_embed_nothing_even_without_a_cache(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "MOST_SEGMENTS", 1)
+    monkeypatch.setattr(segments, "MAX_SEGMENTS", 1)
     context, encoder = counting_context(model, None)
     build(tmp_path / "index", TOOLS[:6], THREE, context)
     for tool in TOOLS[6:12]:

@@ -78,7 +78,7 @@ def _folding(operate: Callable[[Path], Change]) -> Callable[[Path], Change]:
 
     def operated(folder: Path) -> Change:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(segments, "MOST_SEGMENTS", 2)
+            patch.setattr(segments, "MAX_SEGMENTS", 2)
             return operate(folder)
 
     return operated
@@ -418,7 +418,7 @@ def _generation(number: int) -> list[Tool]:
 
 
 def test_readers_see_one_generation_while_a_writer_never_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_SEGMENTS", 2)
+    monkeypatch.setattr(segments, "MAX_SEGMENTS", 2)
     folder = tmp_path / "index"
     _build(folder, _generation(0))
     number = itertools.count(1)
@@ -462,9 +462,9 @@ def test_an_opened_index_stays_as_it_was(tmp_path: Path) -> None:
         _build(folder, TOOLS[number : number + 10])
     assert index.retriever("bm25").search(QUERIES, 20) == before
     assert index.tools.keys() == set(IDS[:20])
-    newer = index.refreshed()
+    newer = index.latest()
     assert newer.tools.keys() == set(IDS[4:14])
-    assert newer.refreshed() is newer
+    assert newer.latest() is newer
 
 
 def _overtaken(monkeypatch: pytest.MonkeyPatch, module: object, name: str, meanwhile: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from retrievers.dense.retriever import Dense
 from retrievers.kind import Block
 from retrievers.rows import Rows
-from retrievers.trust.hubs import SMALLEST, Hubs
+from retrievers.trust.hubs import MIN_TOOLS, Hubs
 from retrievers.types import Tool
 
 
@@ -62,6 +62,6 @@ def test_hubs_are_told_from_the_others() -> None:
     assert abs(int(told[1]) / 100 - share) < 0.06  # told from 400 probes of 1,200
 
 
-@pytest.mark.parametrize("dense", [None, catalogue(SMALLEST - 1)[0]])
+@pytest.mark.parametrize("dense", [None, catalogue(MIN_TOOLS - 1)[0]])
 def test_without_vectors_or_with_few_tools_nothing_is_said(dense: Dense | None) -> None:
     assert Hubs(dense, ("name",)).findings([tool("hub")]) == []

@@ -14,7 +14,7 @@ from retrievers.lint import lint
 from retrievers.lint.hidden import hidden, stuffed
 from retrievers.lint.invisible import visible
 from retrievers.trust.screening import Screening
-from retrievers.trust.tiers import TrustSettings, guarded
+from retrievers.trust.tiers import TrustSettings, apply_trust
 from retrievers.types import Ranking, Tool
 
 
@@ -28,19 +28,19 @@ GUARD = TrustSettings(default="new", vetted=("Good", "Better"), blocked=("Bad",)
 
 def test_a_flood_leaves_the_vetted_their_places() -> None:
     found, owner = ranking(*["Flood"] * 50, "good", "Bad", "better", "good")
-    shown = guarded(found, 5, owner.__getitem__, GUARD)
+    shown = apply_trust(found, 5, owner.__getitem__, GUARD)
     assert [owner[tool] for tool in shown.ids] == ["good", "Flood", "Flood", "better", "good"]
     assert list(shown.scores) == sorted(shown.scores, reverse=True)
 
 
 def test_where_everybody_is_vetted_nothing_changes() -> None:
     found, owner = ranking("a", "b", "a", "c")
-    assert guarded(found, 3, owner.__getitem__, TrustSettings()) == found.cut(3)
+    assert apply_trust(found, 3, owner.__getitem__, TrustSettings()) == found.cut(3)
 
 
 def test_newcomers_alone_are_shown_up_to_their_share() -> None:
     found, owner = ranking(*[f"new{number}" for number in range(9)])
-    assert guarded(found, 5, owner.__getitem__, GUARD).ids == found.ids[:2]
+    assert apply_trust(found, 5, owner.__getitem__, GUARD).ids == found.ids[:2]
 
 
 @given(
@@ -52,7 +52,7 @@ def test_newcomers_alone_are_shown_up_to_their_share() -> None:
 def test_the_caps_hold_for_every_list(providers: list[str], k: int, share: float, each: int) -> None:
     trust = TrustSettings(default="new", vetted=("good", "better"), blocked=("bad",), share=share, per_provider=each)
     found, owner = ranking(*providers)
-    shown = guarded(found, k, owner.__getitem__, trust)
+    shown = apply_trust(found, k, owner.__getitem__, trust)
     room = max(1, int(share * k))
     counts = Counter(owner[tool] for tool in shown.ids)
     new = {name: count for name, count in counts.items() if name.startswith("n")}

@@ -20,7 +20,8 @@ from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.training.new_tokens import RIDGE
 from retrievers.index import Index, add, build, remove, verify
-from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.in_memory import MemoryIndex, make_memory_segment
+from retrievers.index.reader import open_kinds
 from retrievers.index.tools import encode
 from retrievers.kind import Context
 from retrievers.registry import make_kind
@@ -206,9 +207,10 @@ def test_a_model_that_reads_by_other_rows_than_it_speaks_by_and_an_index_in_memo
         return encode(tools).decode().rstrip("\n").split("\n")
 
     # As a gateway does it that finds some new_tools in its catalogue, and hears of others.
-    run = make_run("memory", lines(*TOOLS, NEW[0]), manifest.text, kinds_of("memory", folder, manifest, context))
+    kinds = open_kinds("memory", folder, manifest, context)
+    run = make_memory_segment("memory", lines(*TOOLS, NEW[0]), manifest.text, kinds)
     memory = MemoryIndex("memory", manifest, "0", [run], folder, context)
-    memory = memory.changed(lines(*NEW[1:]), frozenset({"t1"}), "1", context)
+    memory = memory.with_changes(lines(*NEW[1:]), frozenset({"t1"}), "1", context)
     retriever = memory.retriever(NAME)
     assert isinstance(retriever, GenerativeRetriever)
     assert len(set(retriever.branches.values())) == 10

@@ -20,7 +20,8 @@ from retrievers.generative.decoding.language_model import LanguageModel
 from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.settings import GenerativeTraining
 from retrievers.index import Index, add, build, remove, verify
-from retrievers.index.in_memory import MemoryIndex, kinds_of, make_run
+from retrievers.index.in_memory import MemoryIndex, make_memory_segment
+from retrievers.index.reader import open_kinds
 from retrievers.index.tools import encode
 from retrievers.kind import Context
 from retrievers.registry import make_kind
@@ -203,13 +204,13 @@ def test_in_memory_later_tools_have_codes_of_their_own_as_well(toy_lm: Path, con
     def lines(*tools: Tool) -> list[str]:
         return encode(tools).decode().rstrip("\n").split("\n")
 
-    kinds = kinds_of("memory", folder, manifest, context)
-    run = make_run("memory", lines(*TOOLS), manifest.text, kinds)
+    kinds = open_kinds("memory", folder, manifest, context)
+    run = make_memory_segment("memory", lines(*TOOLS), manifest.text, kinds)
     memory = MemoryIndex("memory", manifest, "0", [run], folder, context)
     found = []
     for number in range(3):
         twin = replace(TOOLS[0], id=f"twin{number}")
-        memory = memory.changed(lines(twin), frozenset(), str(number), context)
+        memory = memory.with_changes(lines(twin), frozenset(), str(number), context)
         retriever = memory.retriever("toolweaver")
         assert isinstance(retriever, GenerativeRetriever)
         found.append(dict(retriever.branches))
