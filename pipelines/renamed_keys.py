@@ -33,6 +33,7 @@ RENAMED_KEYS: dict[str, str] = {
     "most_tokens": "max_tokens",
     "newcomers": "new_tools",
     "parsed": "min_parsed",
+    "per_provider": "max_per_provider",
     "places": "k",
     "private": "allow_private",
     "readable": "parseable_only",

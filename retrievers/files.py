@@ -1,8 +1,8 @@
 """Files of an index folder: written whole or not at all, named by their content, guarded by one lock.
 
-A file is written under a temporary name, flushed to the disk, and renamed to `<label>-<hash>.<ending>`. A name
-therefore always means the same bytes, old and new index share what did not change, and a killed writer leaves
-nothing but temporary files, which the next writer sweeps away.
+A file is written under a temporary name, flushed to the disk, and renamed to `<label>-<hash>.<ending>`. So a name
+always means the same bytes, old and new index share unchanged files, and a killed writer leaves only temporary files,
+which the next writer deletes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as the manifest names it."""
+    """A file in the manifest."""
 
     file: str
     bytes: int
     sha256: str
 
 
-class _Hashing:
-    """A file that knows the hash of what went through it."""
+class _HashingStream:
+    """A stream that hashes and counts the bytes written to it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class _Hashing:
 
 @contextmanager
 def disk_room(folder: Path) -> Iterator[None]:
-    """Turns "no space left", "quota exceeded" and "file too large" into one sentence."""
+    """Raise OutOfDisk for "no space left", "quota exceeded" and "file too large"."""
     try:
         yield
     except OSError as error:
@@ -67,12 +67,12 @@ def disk_room(folder: Path) -> Iterator[None]:
 
 
 def put(folder: Path, label: str, ending: str, write: Callable[[Any], object]) -> Entry:
-    """Writes one file through `write(stream)` and returns its entry."""
+    """Write one file through `write(stream)` and return its entry."""
     part = folder / f"{PART}{os.getpid()}-{time.monotonic_ns()}"
     with disk_room(folder):
         try:
             with part.open("wb") as stream:
-                hashing = _Hashing(stream)
+                hashing = _HashingStream(stream)
                 write(hashing)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -86,17 +86,17 @@ def put(folder: Path, label: str, ending: str, write: Callable[[Any], object]) -
 
 
 def put_bytes(folder: Path, label: str, ending: str, data: bytes) -> Entry:
-    """Writes bytes."""
+    """Write one file."""
     return put(folder, label, ending, lambda stream: stream.write(data))
 
 
 def put_array(folder: Path, label: str, array: np.ndarray) -> Entry:
-    """Writes an array as a plain .npy file."""
+    """Write an array as a plain .npy file."""
     return put(folder, label, "npy", lambda stream: np.save(stream, np.ascontiguousarray(array), allow_pickle=False))
 
 
 def put_folder(folder: Path, label: str, source: Path) -> tuple[str, dict[str, Entry]]:
-    """Copies a folder, such as a model's, and returns its name and the entries of its files."""
+    """Copy a folder, such as a model's, and return its name and the entries of its files."""
     part = folder / f"{PART}{os.getpid()}-{time.monotonic_ns()}"
     with disk_room(folder):
         try:
@@ -118,18 +118,18 @@ def put_folder(folder: Path, label: str, source: Path) -> tuple[str, dict[str, E
 
 
 def _free_name(folder: Path, label: str, digest: str, entries: dict[str, Entry]) -> str:
-    """The name for a folder of this content: one that is free, or already holds just that.
+    """A name that is free, or whose folder holds exactly this content.
 
-    A folder that is there may be in use by the index before, so it is never replaced, damaged or not.
+    An existing folder may be in use by the previous index, so it is never replaced, damaged or not.
     """
     name = f"{label}-{digest}"
-    while (folder / name).exists() and not all(is_whole(folder / name, entry) for entry in entries.values()):
+    while (folder / name).exists() and not all(is_intact(folder / name, entry) for entry in entries.values()):
         name = f"again-{name}"
     return name
 
 
-def is_whole(folder: Path, entry: Entry) -> bool:
-    """True for a file that still holds what its entry says."""
+def is_intact(folder: Path, entry: Entry) -> bool:
+    """True for a file with the bytes of its entry."""
     path = folder / entry.file
     return path.is_file() and path.stat().st_size == entry.bytes and hash_of(path) == entry.sha256
 
@@ -141,24 +141,24 @@ def hash_of(path: Path) -> str:
 
 
 def check(folder: Path, entry: Entry) -> Path:
-    """The path of an entry whose bytes are what they were. About 0.1 s for 100 MB, and no damage is met later."""
+    """The path of an entry, once its bytes are checked: about 0.1 s for 100 MB."""
     path = folder / entry.file
     size = path.stat().st_size
     if size != entry.bytes:
-        raise IndexBroken(f"{path} has {size} bytes where the manifest says {entry.bytes}; build the index again")
+        raise IndexBroken(f"{path} has {size} bytes, not {entry.bytes} as in the manifest; build the index again")
     if hash_of(path) != entry.sha256:
         raise IndexBroken(f"{path} was changed after it was written; build the index again")
     return path
 
 
 def get_array(folder: Path, entry: Entry) -> np.ndarray:
-    """Maps an array into memory, read-only."""
+    """Map an array into memory, read-only."""
     array: np.ndarray = np.load(check(folder, entry), mmap_mode="r", allow_pickle=False)
     return array
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames in a folder survive a power cut."""
+    """Make renames in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -167,12 +167,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """True for names that only this module gives."""
+    """True for names that this module gives."""
     return name == LOCK or name.startswith(PART) or bool(_NAMES.fullmatch(name))
 
 
 def sweep(folder: Path, keep: set[str]) -> None:
-    """Removes temporary files of dead writers and files that no manifest names. Call it under the lock only."""
+    """Delete temporary files of dead writers and files that no manifest names. Call it under the lock only."""
     for path in folder.iterdir():
         if is_ours(path.name) and path.name not in keep and path.name != LOCK:
             if path.is_dir():
@@ -183,7 +183,7 @@ def sweep(folder: Path, keep: set[str]) -> None:
 
 @contextmanager
 def writer_lock(folder: Path, wait: float) -> Iterator[None]:
-    """Lets one writer in at a time. The kernel frees the lock when its holder dies, however it dies."""
+    """Admit one writer at a time. The kernel releases the lock when its holder dies."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; an index is a folder")
     with disk_room(folder):

@@ -1,9 +1,11 @@
-"""How a tool becomes text, and how text becomes words. The only place for either.
+"""Tools as text, text as words, and text without invisible characters.
 
 Names are split so that `getWeatherByCity`, `find_symbol` and `v2/get-meta-data` match words:
 
 >>> words("getWeatherByCity"), words("v2/get-meta-data"), words("HTTPServer2")
 (['get', 'Weather', 'By', 'City'], ['v2', 'get', 'meta', 'data'], ['HTTP', 'Server2'])
+>>> visible("pay\\u200bpal \\U000e0061bc \\u202eevil"), visible("a\\tb\\nc")
+('paypal bc evil', 'a\\tb\\nc')
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import regex
 
 from retrievers.types import Tool
 
-LONGEST_QUERY = 20_000
-"""Characters of a query that are read. No encoder looks further, and a pasted log file must not stall a search."""
+MAX_QUERY = 20_000
+"""Characters of a query that are read. No encoder reads more, and a pasted log file must not stall a search."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Letters, digits and the marks that belong to letters make words; re's \W would cut Hindi and Thai at every vowel sign.
@@ -27,11 +29,26 @@ _SEPARATORS = regex.compile(r"[^\p{L}\p{N}\p{M}]+")
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
+INVISIBLE = regex.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # controls, without tab and line ends
+    r"|[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
+    r"\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    r"|(?<![\p{L}--\p{Latin}]|\p{M}|\p{So}|\ufe0f|\p{Sk})[\u200c\u200d]|[\u200c\u200d](?![\p{L}--\p{Latin}]|\p{So}|\p{M})",
+    regex.V1,
+)
+"""Characters that a model sees and a person does not: controls, tags, zero-width and direction marks. Two joiners are
+allowed where a script needs them: between letters that are not Latin, and inside emoji."""
+
+
+def visible(text: str) -> str:
+    """The text as a person sees it."""
+    seen: str = INVISIBLE.sub("", text)
+    return seen
 
 
 def clean(text: str) -> str:
-    """Text that every tokenizer survives: no lone surrogates, no control characters, bounded length."""
-    text = text[:LONGEST_QUERY].encode("utf-8", "replace").decode("utf-8")
+    """Text that every tokenizer accepts: no lone surrogates, no control characters, bounded length."""
+    text = text[:MAX_QUERY].encode("utf-8", "replace").decode("utf-8")
     return _CONTROLS.sub(" ", text).strip()
 
 
@@ -41,7 +58,7 @@ def words(name: str) -> list[str]:
 
 
 def _humps(part: str) -> list[str]:
-    """camelCase and HTTPServer cut before their capitals, in any script that has capitals."""
+    """camelCase and HTTPServer split before their capitals, in any script that has capitals."""
     if part.islower() or not part:
         return [part] if part else []
     cuts = [0]
@@ -53,14 +70,14 @@ def _humps(part: str) -> list[str]:
 
 
 FIELDS = ("name", "description", "parameters", "provider", "category")
-"""What of a tool is indexed, unless an index says otherwise."""
+"""Parts of a tool that are indexed by default."""
 
 
 def document(tool: Tool, fields: Collection[str] = FIELDS) -> str:
-    """A tool as the text that is indexed: its name, what it does, what it takes, where it belongs.
+    """The text of a tool that is indexed: name, description, parameters, provider and category.
 
-    An identifier reads as its words, which is what encoders know, and stands as it is at the end, for people who paste
-    it. (Both on one line cost MiniLM 3 to 5 points of recall on ToolE's camelCase names: docs/experiments.md.)
+    An identifier is written as its words, which encoders know, and unchanged in the last line, for users who paste it.
+    Both on one line cost MiniLM 3 to 5 points of recall on ToolE's camelCase names.
     """
     lines = []
     name = tool.name.strip()
@@ -90,29 +107,29 @@ def tokens(text: str) -> list[str]:
     A camelCase word gives its parts and itself, since people write both `YouTube` and `youtube`. Runs of a script
     without spaces give overlapping pairs of characters.
     """
-    found: list[str] = []
+    result: list[str] = []
     for part in _SEPARATORS.split(unicodedata.normalize("NFKC", text)):
         if part:
-            found.extend(_recent(part) if len(part) <= 40 else _of_part(part))
-    return found
+            result.extend(_cached_tokens(part) if len(part) <= 40 else _part_tokens(part))
+    return result
 
 
-def _of_part(part: str) -> tuple[str, ...]:
-    found: list[str] = []
+def _part_tokens(part: str) -> tuple[str, ...]:
+    pieces: list[str] = []
     for piece in _runs(part):
         humps = _humps(piece)
-        found.append(piece.casefold())
+        pieces.append(piece.casefold())
         if len(humps) > 1:
-            found.extend(hump.casefold() for hump in humps)
-    return tuple(_singular(token) for token in found if token not in STOPWORDS)
+            pieces.extend(hump.casefold() for hump in humps)
+    return tuple(_singular(token) for token in pieces if token not in STOPWORDS)
 
 
-# The words of a catalogue repeat: remembered, they make an index of 50,000 tools in a third of the time.
-_recent = lru_cache(maxsize=1 << 15)(_of_part)
+# The words of a catalogue repeat: with a cache an index of 50,000 tools takes a third of the time.
+_cached_tokens = lru_cache(maxsize=1 << 15)(_part_tokens)
 
 
 def _singular(word: str) -> str:
-    """English plurals folded (Harman's S-stemmer): people ask for flights, tools search a flight."""
+    """Fold English plurals (Harman's S-stemmer): users ask for flights, tools search a flight."""
     if len(word) < 4 or not word.isascii() or not word.endswith("s") or word.endswith(("ss", "us", "is")):
         return word
     if word.endswith("ies") and len(word) > 4:
@@ -121,7 +138,7 @@ def _singular(word: str) -> str:
 
 
 def _runs(part: str) -> list[str]:
-    """A separator-free piece as words: runs of unspaced scripts become character pairs."""
+    """Split a part without separators: runs of unspaced scripts become character pairs."""
     pieces: list[str] = []
     last = 0
     for match in _UNSPACED.finditer(part):

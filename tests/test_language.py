@@ -64,8 +64,9 @@ def _texts(path: Path) -> Iterator[tuple[int, str, bool]]:
         for statement in node.body[:1]
         if isinstance(statement, ast.Expr)
     }
+    word_lists = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "split"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in word_lists:
             yield node.lineno, node.value, id(node) in docstrings
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from pipelines.database.session import Connection, Session
 from retrievers.errors import IndexBroken
-from retrievers.files import Entry, disk_room, is_whole
+from retrievers.files import Entry, disk_room, is_intact
 from retrievers.index.manifest import Manifest, Part
 
 CHUNK_BYTES = 4_000_000
@@ -44,7 +44,7 @@ def fetch_models(session: Session, manifest: Manifest, cache: Path) -> Path:
 
 
 def _is_complete(folder: Path, part: Part) -> bool:
-    return all(is_whole(folder, entry) for entry in part.files.values())
+    return all(is_intact(folder, entry) for entry in part.files.values())
 
 
 def _fetch(session: Session, folder: Path, part: Part) -> None:

@@ -20,7 +20,7 @@ from retrievers.index import Change
 from retrievers.index.in_memory import MemoryIndex, make_memory_segment
 from retrievers.index.reader import open_kinds
 from retrievers.index.segments import make_arrays
-from retrievers.index.writer import check_tools, as_stored
+from retrievers.index.writer import as_stored, check_tools
 from retrievers.kind import Context
 from retrievers.types import Tool, ToolId
 

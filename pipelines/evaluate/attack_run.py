@@ -66,7 +66,7 @@ class AttackConfig:
         if not 0 < self.rate <= 0.5 or min(self.rounds, self.k) < 1 or not 0 <= self.newcomers < 1 or self.seed < 0:
             raise BadInput("rate is at most 0.5, rounds and k at least 1, newcomers a share, seed not negative")
         if self.trust.default != "vetted" or self.trust.vetted or self.trust.new or self.trust.blocked:
-            raise BadInput("the tiers are drawn here; set share, per_provider, first and hold alone", "trust")
+            raise BadInput("the tiers are drawn here; set only max_share, max_per_provider, allow_first, hold", "trust")
 
 
 @dataclass(slots=True)

@@ -1,14 +1,14 @@
-"""What in a tool catalogue will make retrieval fail, so that its owner can mend it.
+"""Checks of a tool catalogue for what makes retrieval fail.
 
     thin             no description, one that only repeats the name, or one of a word or two
     duplicate        the same name and text under several ids
     near-duplicate   tools whose texts are almost the same, in clusters
-    hub              tools that are neighbours of far too many others, and swallow their queries
+    hub              tools near to far too many others, whose queries they take
     unsplittable     names that give a query no words
     same-name        one name, several tools, descriptions that do not tell them apart
-    parameters       tools that describe none of their parameters
+    parameters       tools without any description of their parameters
     hidden           control characters, invisible text, orders to the model
-    stuffed          heaps of keywords in place of descriptions
+    stuffed          lists of keywords in place of descriptions
 
 >>> [finding.check for finding in lint([Tool("1", "api", "")])]
 ['thin', 'unsplittable']
@@ -33,11 +33,11 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
 def lint(tools: Sequence[Tool], progress: Progress | None = None, *, similarity: float = 0.9) -> list[Finding]:
     """All findings: errors first, then by check, then by tool id; the order of the tools does not matter.
 
-    `similarity` is the TF-IDF cosine from which on two tools are near-duplicates. `progress` is told how many of the
-    rows of the comparison, which takes most of the time, are done.
+    `similarity` is the TF-IDF cosine from which on two tools are near-duplicates. `progress` is called with the rows
+    done and all rows of the comparison, which takes most of the time.
     """
     if not 0 < similarity <= 1:
-        raise BadInput(f"similarity must be above 0 and at most 1, not {similarity}; 0.9 is the default")
+        raise BadInput(f"similarity must be above 0 and at most 1, got {similarity}; 0.9 is the default")
     tools = sorted(tools, key=lambda tool: tool.id)
     duplicates = list(texts.duplicate(tools))
     neighbours = list(alike.alike(tools, similarity, progress))
@@ -46,7 +46,7 @@ def lint(tools: Sequence[Tool], progress: Progress | None = None, *, similarity:
         *duplicates,
         *neighbours,
         *names.unsplittable(tools),
-        *texts.same_name(tools, duplicates + [found for found in neighbours if found.check == "near-duplicate"]),
+        *texts.same_name(tools, duplicates + [one for one in neighbours if one.check == "near-duplicate"]),
         *texts.parameters(tools),
         *hidden.hidden(tools),
         *hidden.stuffed(tools),
@@ -55,5 +55,5 @@ def lint(tools: Sequence[Tool], progress: Progress | None = None, *, similarity:
 
 
 def summary(findings: Sequence[Finding]) -> dict[str, int]:
-    """How many findings each check has; every check is there, also with none."""
+    """Number of findings per check, 0 included."""
     return {check: sum(finding.check == check for finding in findings) for check in CHECKS}

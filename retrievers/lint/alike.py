@@ -14,14 +14,14 @@ from retrievers.text import FIELDS, document, tokens
 from retrievers.types import Tool
 
 NEIGHBOURS = 10
-"""How far hubs are looked for: an agent is shown about ten tools."""
+"""Nearest tools that count for hubs: an agent is shown about ten."""
 
 HUB_FACTOR = 4
 """A hub is a neighbour at least this many times as often as the average tool."""
 
 HUB_SPREAD = 6
-"""And this many standard deviations above the median. They are estimated from the median deviation, which the hubs
-themselves do not move; on ToolBench, MCP and BFCL catalogues alike half of all tools lie within 9 ± 4."""
+"""And this many standard deviations above the median, estimated from the median deviation, which hubs do not move. On
+ToolBench, MCP and BFCL catalogues half of all tools are within 9 ± 4."""
 
 
 def alike(tools: Sequence[Tool], similarity: float, progress: Progress | None = None) -> Iterator[Finding]:
@@ -31,20 +31,20 @@ def alike(tools: Sequence[Tool], similarity: float, progress: Progress | None = 
     for tool in tools:
         rows.setdefault(tuple(sorted(tokens(document(tool)))), []).append(tool)
     members = list(rows.values())
-    found = neighbourhood(vectors(list(rows)), similarity, NEIGHBOURS, progress)
-    chained = {row for cluster in found.clusters for row in cluster}
+    near = neighbourhood(vectors(list(rows)), similarity, NEIGHBOURS, progress)
+    chained = {row for cluster in near.clusters for row in cluster}
     alone = [[row] for row, group in enumerate(members) if len(group) > 1 and row not in chained]
-    for cluster in sorted(found.clusters + alone):
+    for cluster in sorted(near.clusters + alone):
         group = _without_duplicates([tool for row in cluster for tool in members[row]])
         if len(group) > 1:
             yield _near_duplicate(group)
-    floor = hub_floor(found.occurrences)
-    for row in np.flatnonzero(found.occurrences >= floor).tolist():
-        yield _hub(members[row][0], int(found.occurrences[row]))
+    floor = hub_floor(near.occurrences)
+    for row in np.flatnonzero(near.occurrences >= floor).tolist():
+        yield _hub(members[row][0], int(near.occurrences[row]))
 
 
 def hub_floor(occurrences: NDArray[np.float64]) -> float:
-    """From how many neighbours on a tool is a hub."""
+    """Number of neighbours from which on a tool is a hub."""
     if not len(occurrences):
         return float("inf")
     median = float(np.median(occurrences))
@@ -53,7 +53,7 @@ def hub_floor(occurrences: NDArray[np.float64]) -> float:
 
 
 def _without_duplicates(tools: Sequence[Tool]) -> list[Tool]:
-    """One tool of each set of duplicates, which have a finding of their own; in the order of the ids."""
+    """One tool of each set of duplicates, which have their own finding; sorted by id."""
     first: dict[Hashable, Tool] = {}
     for tool in sorted(tools, key=lambda tool: tool.id):
         first.setdefault(duplicate_key(tool), tool)

@@ -1,4 +1,4 @@
-"""What a check hands back, and how names are quoted in it."""
+"""A check's finding, and the quoting of names in it."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from retrievers.types import Tool, ToolId
 
 Severity = Literal["error", "warning", "hint"]
 
-_LONGEST = 80
+_MAX_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing in a catalogue that makes retrieval fail."""
+    """One defect of a catalogue."""
 
     check: str
-    """Which check speaks: a key of `retrievers.lint.CHECKS`."""
+    """Name of the check, one of `retrievers.lint.CHECKS`."""
     tool_ids: tuple[ToolId, ...]
     message: str
     """One plain sentence that names the way out."""
     severity: Severity
-    """error: these tools will not be found or told apart; warning: they will often be missed; hint: worth a look."""
+    """error: these tools will not be found or distinguished; warning: they will often be missed; hint: worth a look."""
 
 
 def quoted(value: str) -> str:
-    """A name as it stands in a message: one line, printable, of bounded length."""
+    """A name for a message: one line, printable, of bounded length."""
     line = " ".join(clean(value).split())
-    return f"`{line if len(line) <= _LONGEST else line[: _LONGEST - 1] + '…'}`"
+    return f"`{line if len(line) <= _MAX_NAME else line[: _MAX_NAME - 1] + '…'}`"
 
 
-def listed(values: Iterable[str], most: int = 4) -> str:
+def listed(values: Iterable[str], max_shown: int = 4) -> str:
     """The first values quoted, and how many more there are."""
     distinct = list(dict.fromkeys(values))
-    shown = ", ".join(quoted(value) for value in distinct[:most])
-    return shown if len(distinct) <= most else f"{shown} and {len(distinct) - most} more"
+    shown = ", ".join(quoted(value) for value in distinct[:max_shown])
+    return shown if len(distinct) <= max_shown else f"{shown} and {len(distinct) - max_shown} more"
 
 
 def ids(tools: Sequence[Tool]) -> tuple[ToolId, ...]:
-    """Their ids, in the order given."""
+    """Ids of tools."""
     return tuple(tool.id for tool in tools)

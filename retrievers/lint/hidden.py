@@ -1,4 +1,4 @@
-"""Checks for what is written for the model rather than for people: hidden text, orders, heaps of keywords."""
+"""Checks for text written for the model rather than for people: hidden text, orders, keyword lists."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from retrievers.lint.finding import Finding, quoted
-from retrievers.lint.invisible import UNSEEN
-from retrievers.lint.vocabulary import ENOUGH
+from retrievers.lint.vocabulary import MAX_CHARACTERS
+from retrievers.text import INVISIBLE
 from retrievers.types import Tool
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -36,6 +36,7 @@ _ORDERS = [
         r"\byou\s+are\s+(?:now\s+)?(?:an?\s+)?(?:ai|assistant|language\s+model|agent)\b",
     )
 ]
+_AFTER_LEAD = re.compile(r"\n\s*(?:Parameters|Server|Category|Tool|Args|Returns)\b|[\[{]")
 _FUNCTION_WORDS = frozenset(
     """a an the of to in on for and or by with from as at is are be was it its this that these which can will you your
     if any all not into up about between when where how what who whose their our we has have no one than then such
@@ -43,10 +44,10 @@ _FUNCTION_WORDS = frozenset(
     est que qui au aux el los las y del con por para una se es su al o e do da dos das um uma com para em no na os as
     il lo gli di che per con non si een het van op te""".split()
 )
-FEWEST_WORDS = 20
-"""A description shorter than this may be a list of words."""
-LEAST_SHARE = 0.08
-"""Of function words in running text, which mostly has some three tenths of them."""
+MIN_WORDS = 20
+"""A shorter description may be a list of words."""
+MIN_FUNCTION_WORDS = 0.08
+"""Share of function words in running text, which mostly has about 0.3."""
 
 
 def hidden(tools: Sequence[Tool]) -> Iterator[Finding]:
@@ -55,24 +56,24 @@ def hidden(tools: Sequence[Tool]) -> Iterator[Finding]:
         reasons = list(dict.fromkeys(reason for text in _texts(tool) for reason in _reasons(text)))
         if reasons:
             message = (
-                f"{quoted(tool.name)} holds {', '.join(reasons)}: read its text with care before a model does, and "
-                "take out what is not meant for people"
+                f"{quoted(tool.name)} contains {', '.join(reasons)}: read its text before a model does, and "
+                "remove what is not meant for people"
             )
             yield Finding("hidden", (tool.id,), message, "error")
 
 
 def _texts(tool: Tool) -> Iterator[str]:
     yield from (tool.name, tool.description, tool.provider, tool.category, tool.schema)
-    for one in tool.parameters:
-        yield f"{one.name} {one.type} {one.description}"
+    for parameter in tool.parameters:
+        yield f"{parameter.name} {parameter.type} {parameter.description}"
 
 
 def _reasons(text: str) -> Iterator[str]:
     if _CONTROL.search(text):
         yield "control characters"
-    elif UNSEEN.search(text):
+    elif INVISIBLE.search(text):
         yield "invisible text"
-    plain = unicodedata.normalize("NFKC", UNSEEN.sub("", text))
+    plain = unicodedata.normalize("NFKC", INVISIBLE.sub("", text))
     if _MARKUP.search(plain):
         yield "hidden markup"
     if any(order.search(plain) for order in _ORDERS):
@@ -80,18 +81,18 @@ def _reasons(text: str) -> Iterator[str]:
 
 
 def stuffed(tools: Sequence[Tool]) -> Iterator[Finding]:
-    """Descriptions that are heaps of keywords."""
+    """Descriptions that are lists of keywords."""
     for tool in tools:
-        if heap(tool.description):
-            message = f"the description of {quoted(tool.name)} is a heap of keywords: say in sentences what it does"
+        if is_keyword_list(tool.description):
+            message = f"the description of {quoted(tool.name)} is a list of keywords: say in sentences what it does"
             yield Finding("stuffed", (tool.id,), message, "warning")
 
 
-def heap(text: str) -> bool:
-    """Whether the first lines of a text, those a person would write, are words without a sentence."""
-    lead = re.split(r"\n\s*(?:Parameters|Server|Category|Tool|Args|Returns)\b|[\[{]", text[:ENOUGH], maxsplit=1)[0]
-    every = re.findall(r"[^\W\d_]+", lead.casefold())
-    words = [word for word in every if word.isascii()]
-    if len(words) < max(FEWEST_WORDS, len(every) / 2):
-        return False  # short, or a language whose function words are not known here
-    return sum(word in _FUNCTION_WORDS for word in words) < LEAST_SHARE * len(words)
+def is_keyword_list(text: str) -> bool:
+    """True where the first lines of a text, those a person would write, are words without a sentence."""
+    lead = _AFTER_LEAD.split(text[:MAX_CHARACTERS], maxsplit=1)[0]
+    all_words = re.findall(r"[^\W\d_]+", lead.casefold())
+    words = [word for word in all_words if word.isascii()]
+    if len(words) < max(MIN_WORDS, len(all_words) / 2):
+        return False  # short, or in a language without a list of function words
+    return sum(word in _FUNCTION_WORDS for word in words) < MIN_FUNCTION_WORDS * len(words)

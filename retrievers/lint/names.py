@@ -1,9 +1,9 @@
 """Names whose words cannot be matched: none, only generic ones, or several run together.
 
-There is no dictionary here; the catalogue is one. A long run of letters is taken for several words when it can be cut
-into words that the catalogue's descriptions use on their own, or begins with a verb no long English word begins with
-(`get…`, `fetch…`), or is longer than English words are. It is taken for a real word, whatever it looks like, when a
-description of some other tool uses it: that keeps `cryptocurrency` and `recommendations` out of the findings.
+The catalogue is the dictionary. A long run of letters counts as several words when it can be cut into words that the
+catalogue's descriptions use, or begins with a verb that no long English word begins with (`get…`, `fetch…`), or is
+longer than English words are. It counts as one word when a description of some other tool uses it: that keeps
+`cryptocurrency` and `recommendations` out of the findings.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from retrievers.lint.finding import Finding, Severity, quoted
-from retrievers.lint.vocabulary import ENOUGH, GENERIC, bare, informative, speakable
+from retrievers.lint.vocabulary import GENERIC, MAX_CHARACTERS, bare, informative, speakable
 from retrievers.text import words
 from retrievers.types import Tool
 
-SHORTEST_RUN = 12
+MIN_RUN = 12
 """Letters; shorter runs are words too often (`screenshot`, `timestamp`) and hide less."""
 
-LONGEST_WORD = 20
-"""Letters; `internationalization` has as many, and hardly a word has more."""
+MAX_WORD = 20
+"""Letters; `internationalization` has as many."""
 
 _SEPARATORS = re.compile(r"[\W_]+")
-_RUN = re.compile(f"[a-z]{{{SHORTEST_RUN},}}")
+_RUN = re.compile(f"[a-z]{{{MIN_RUN},}}")
 _VERBS = ("get", "fetch", "find", "create", "update", "delete", "search", "list", "remove")
 # Two and three letters fit into anything, so only these count as words inside a run.
 _GLUE = frozenset(
@@ -47,12 +47,12 @@ def unsplittable(tools: Sequence[Tool]) -> Iterator[Finding]:
         message = _complaint(tool, used, usable)
         if message:
             # With a good description the tool is still found; without, the name was all there was.
-            severity: Severity = "hint" if len(informative(tool.description[:ENOUGH])) >= 3 else "warning"
+            severity: Severity = "hint" if len(informative(tool.description[:MAX_CHARACTERS])) >= 3 else "warning"
             yield Finding("unsplittable", (tool.id,), message, severity)
 
 
 def _used(tools: Sequence[Tool]) -> Counter[str]:
-    """In how many descriptions a word stands, where it is not just the tool's own name again."""
+    """Number of descriptions with a word that is not in the tool's own name."""
     used: Counter[str] = Counter()
     for tool in tools:
         named = {word.casefold() for word in words(tool.name)}
@@ -61,10 +61,10 @@ def _used(tools: Sequence[Tool]) -> Counter[str]:
 
 
 def _complaint(tool: Tool, used: Mapping[str, int], usable: Mapping[str, int]) -> str:
-    """What is wrong with a name, or nothing."""
+    """The complaint about a name; "" for none."""
     parts = words(tool.name)
-    said = [word for word in parts if speakable(word) or used.get(word.casefold(), 0) > 1]
-    if not said:
+    speakable_words = [word for word in parts if speakable(word) or used.get(word.casefold(), 0) > 1]
+    if not speakable_words:
         return f"the name {quoted(tool.name)} holds no word a user would say: name the tool after what it does"
     # A rare abbreviation (`k8s_list`) or a third generic word (`send_get_request`) begins to say something.
     telling = {bare(word) for word in parts if len(bare(word)) > 1 or not word.isascii()}
@@ -78,23 +78,23 @@ def _complaint(tool: Tool, used: Mapping[str, int], usable: Mapping[str, int]) -
             return (
                 f"the name {quoted(tool.name)} runs words together: write {quoted('_'.join(pieces))} to make them match"
             )
-        if run.startswith(_VERBS) or len(run) > LONGEST_WORD:
+        if run.startswith(_VERBS) or len(run) > MAX_WORD:
             return f"the name {quoted(tool.name)} runs words together: put `_` between them to make them match"
     return ""
 
 
 def _spelled_with_humps(tool: Tool) -> set[str]:
-    """Words whose parts are indexed because the tool's text also has them as `GetEventTypes`, folded."""
+    """Folded words whose parts are indexed because the tool's text also has them as `GetEventTypes`."""
     texts = f"{tool.name} {tool.description} {tool.provider}"
     return {piece.casefold() for piece in _SEPARATORS.split(texts) if len(words(piece)) > 1}
 
 
 def _cut(run: str, usable: Mapping[str, int]) -> list[str]:
-    """The likeliest way to read a run as several usable words; empty where there is none."""
+    """The likeliest cut of a run into several usable words; empty for none."""
     total = math.log(1 + sum(usable.values()))
     best: list[tuple[float, list[str]] | None] = [(0.0, []), *([None] * len(run))]
     for end in range(1, len(run) + 1):
-        for start in range(max(0, end - LONGEST_WORD), end):
+        for start in range(max(0, end - MAX_WORD), end):
             before, piece = best[start], run[start:end]
             if before is None or piece == run or not (piece in usable or piece in _GLUE):
                 continue
@@ -102,7 +102,7 @@ def _cut(run: str, usable: Mapping[str, int]) -> list[str]:
             here = best[end]
             if here is None or cost < here[0]:
                 best[end] = (cost, [*before[1], piece])
-    found = best[-1]
-    if found is None or found[1][0] in _BEGINNINGS or found[1][-1] in _ENDINGS:
+    whole = best[-1]
+    if whole is None or whole[1][0] in _BEGINNINGS or whole[1][-1] in _ENDINGS:
         return []
-    return found[1]
+    return whole[1]

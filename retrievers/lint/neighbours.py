@@ -1,10 +1,9 @@
-"""Which tools read alike: near-duplicate clusters, and how often each tool is somebody's neighbour.
+"""Near-duplicate clusters of tools, and how often each tool is a neighbour of others.
 
-Both come from one pass over the TF-IDF cosines of all pairs, as sparse products of a block of rows at a time; there
-is never a dense n x n matrix. A word in half of 50,000 tools would alone cost 25,000 x 25,000 multiplications, so the
-most frequent words are left out of the products until these fit a budget. Clusters stay exact all the same: what the
-left-out words can add to a cosine is bounded by their norms, and pairs for which that matters are computed in full.
-Neighbours are then found without those words, which carry the least weight anyway.
+Both come from one pass over the TF-IDF cosines of all pairs, as sparse products of a block of rows at a time. A word in
+half of 50,000 tools would alone cost 25,000 x 25,000 multiplications, so the most frequent words are left out of the
+products until these fit a budget. Clusters stay exact: the contribution of the left-out words to a cosine is bounded by
+their norms, and pairs for which that matters are computed in full. Neighbours are computed without those words.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 Progress = Callable[[int, int], None]
-"""Told (rows done, rows in all) from time to time."""
+"""Called with (rows done, all rows) from time to time."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Sparse = Any  # scipy has no types
 
 BUDGET = 1_000_000_000
-"""Multiplications one pass may take: some twenty seconds on one core. All words of 10,000 ordinary tools fit."""
+"""Multiplications of one pass: about twenty seconds on one core. All words of 10,000 ordinary tools fit."""
 
 BLOCK = 512
-"""Rows a product: with 50,000 tools a block's result stays under 300 MB."""
+"""Rows per product: with 50,000 tools a block's result stays under 300 MB."""
 
-MOST_PAIRS = 2_000_000
+MAX_PAIRS = 2_000_000
 """Pairs kept before they are folded into clusters; one template used for thousands of tools makes millions."""
 
 ROUNDING = 1e-5
@@ -40,12 +39,12 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """What the pass over all pairs found, by row."""
+    """Result of the pass over all pairs, by row."""
 
     clusters: list[list[int]]
     """Rows joined by chains of pairs at or above the threshold; only clusters of two and more, in row order."""
     occurrences: NDArray[np.float64]
-    """How many other rows have this one among their nearest, near-duplicates not counted. Ties share a place."""
+    """Number of other rows with this one among their nearest, without near-duplicates. Ties share a rank."""
 
 
 def vectors(documents: Sequence[Sequence[str]]) -> Sparse:
@@ -73,18 +72,18 @@ def neighbourhood(
 ) -> Neighbourhood:
     """Clusters of rows with cosine >= similarity, and the k-occurrence of every row. Equal rows should be one row."""
     size = matrix.shape[0]
-    rare, common = _parted(matrix, budget)
+    rare, common = _split_by_frequency(matrix, budget)
     rest = _norms(common)
-    turned = rare.T.tocsr()
+    transposed = rare.T.tocsr()
     occurrences = np.zeros(size, dtype=np.float64)
     first, second = _alike_by_common_words(common, rest, similarity)
     for start in range(0, size, BLOCK):
-        product = rare[start : start + BLOCK] @ turned
+        product = rare[start : start + BLOCK] @ transposed
         rows = np.repeat(np.arange(product.shape[0], dtype=np.int64), np.diff(product.indptr)) + start
         near = _near(matrix, product, rows, rest, similarity)
         first = np.concatenate([first, rows[near]])
         second = np.concatenate([second, product.indices[near]])
-        if len(first) > MOST_PAIRS:
+        if len(first) > MAX_PAIRS:
             first, second = _folded(first, second, size)
         product.data[near] = 0
         product.data[rows == product.indices] = 0
@@ -99,7 +98,7 @@ def _norms(matrix: Sparse) -> Floats:
     return np.sqrt(squares).astype(np.float32)
 
 
-def _parted(matrix: Sparse, budget: int) -> tuple[Sparse, Sparse]:
+def _split_by_frequency(matrix: Sparse, budget: int) -> tuple[Sparse, Sparse]:
     """The matrix with only the words that fit the budget, rarest first, and with only the others."""
     frequency = np.bincount(matrix.indices, minlength=matrix.shape[1]).astype(np.float64)
     order = np.argsort(frequency, kind="stable")
@@ -116,17 +115,17 @@ def _masked(matrix: Sparse, mask: Floats) -> Sparse:
 
 
 def _near(matrix: Sparse, product: Sparse, rows: Ints, rest: Floats, similarity: float) -> Ints:
-    """Places in the product's data of pairs (not a row with itself) whose full cosine reaches the threshold."""
+    """Indices in the product's data of pairs (not a row with itself) whose full cosine reaches the threshold."""
     sure = similarity - ROUNDING
     # |a·b| over the common words is at most the product of their norms, so only these pairs can get there.
-    places = np.flatnonzero(product.data + rest[rows] * rest[product.indices] >= sure)
-    places = places[rows[places] != product.indices[places]]
-    doubtful = places[product.data[places] < sure]
+    near = np.flatnonzero(product.data + rest[rows] * rest[product.indices] >= sure)
+    near = near[rows[near] != product.indices[near]]
+    doubtful = near[product.data[near] < sure]
     failed = [
         part[_cosines(matrix, rows[part], product.indices[part]) < sure]
         for part in np.array_split(doubtful, len(doubtful) // 100_000 + 1)
     ]
-    return np.setdiff1d(places, np.concatenate(failed), assume_unique=True)
+    return np.setdiff1d(near, np.concatenate(failed), assume_unique=True)
 
 
 def _cosines(matrix: Sparse, first: Ints, second: Ints) -> Floats:
@@ -137,7 +136,7 @@ def _alike_by_common_words(common: Sparse, rest: Floats, similarity: float) -> t
     """Pairs that may share no rare word at all: such rows consist almost wholly of common ones.
 
     Their cosine is the product of two norms and of the cosine of the common parts. So among rows with the same common
-    part the one with the largest norm is as near to anything as any of them, and it can stand for them all.
+    part the one with the largest norm is as near to anything as any of them, and it can represent them all.
     """
     sure = similarity - ROUNDING
     leaders: dict[tuple[bytes, bytes], int] = {}
@@ -155,8 +154,8 @@ def _alike_by_common_words(common: Sparse, rest: Floats, similarity: float) -> t
         product = (common[chosen[start : start + BLOCK]] @ common[chosen].T).tocoo()
         near = (product.data >= sure) & (product.row + start < product.col)
         pairs.extend(zip(chosen[product.row[near] + start].tolist(), chosen[product.col[near]].tolist(), strict=True))
-    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
 
 
 def _labels(first: Ints, second: Ints, size: int) -> NDArray[np.int32]:
@@ -166,7 +165,7 @@ def _labels(first: Ints, second: Ints, size: int) -> NDArray[np.int32]:
 
 
 def _folded(first: Ints, second: Ints, size: int) -> tuple[Ints, Ints]:
-    """The same clusters with one pair a row."""
+    """The same clusters with one pair per row."""
     labels = _labels(first, second, size)
     leaders = np.unique(labels, return_index=True)[1][labels]
     rows = np.flatnonzero(leaders != np.arange(size))
@@ -185,7 +184,7 @@ def _clusters(first: Ints, second: Ints, size: int) -> Iterator[list[int]]:
 
 
 def _count_nearest(product: Sparse, k: int, occurrences: NDArray[np.float64]) -> None:
-    """Adds, for every row of the product, one to each of its k nearest columns; ties for the last places share them."""
+    """Add one to each of the k nearest columns of every row; ties for the last ranks share them."""
     for row in range(product.shape[0]):
         span = slice(product.indptr[row], product.indptr[row + 1])
         scores, columns = product.data[span], product.indices[span]
@@ -195,8 +194,8 @@ def _count_nearest(product: Sparse, k: int, occurrences: NDArray[np.float64]) ->
             scores, columns = scores[kept], columns[kept]
         else:
             last = np.float32(0)
-        found = scores > ROUNDING
-        scores, columns = scores[found], columns[found]
+        positive = scores > ROUNDING
+        scores, columns = scores[positive], columns[positive]
         ahead = scores > last + ROUNDING
         occurrences[columns[ahead]] += 1
         tied = columns[~ahead]

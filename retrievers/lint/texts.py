@@ -6,35 +6,36 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 
 from retrievers.lint.finding import Finding, Severity, ids, listed, quoted
-from retrievers.lint.vocabulary import ENOUGH, informative
+from retrievers.lint.vocabulary import MAX_CHARACTERS, informative
 from retrievers.text import document, tokens
 from retrievers.types import Tool, ToolId
 
-FEWEST_WORDS = 3
+MIN_WORDS = 3
 """Informative words a description should have: what is done, to what, and one thing more."""
 
 
 def thin(tools: Sequence[Tool]) -> Iterator[Finding]:
     """Tools whose description gives a query nothing to match beyond the name."""
     for tool in tools:
-        said = informative(tool.description[:ENOUGH])
+        described = informative(tool.description[:MAX_CHARACTERS])
         named = informative(tool.name)
         name = quoted(tool.name)
-        if not said and not tokens(tool.description):
+        if not described and not tokens(tool.description):
             message = f"{name} has no description: say in a sentence what it does, to what, and when to use it"
             yield Finding("thin", (tool.id,), message, "error")
-        elif said <= named:
+        elif described <= named:
             # `calculate_triangle_area: Calculates the area of a triangle` is found all the same.
-            severity: Severity = "hint" if len(named) >= FEWEST_WORDS else "warning"
+            severity: Severity = "hint" if len(named) >= MIN_WORDS else "warning"
             message = f"the description of {name} only repeats its name: say what it returns and when to use it"
             yield Finding("thin", (tool.id,), message, severity)
-        elif len(said) < FEWEST_WORDS:
-            message = f"the description of {name} has {len(said)} informative words: add what it returns and for whom"
+        elif len(described) < MIN_WORDS:
+            count = len(described)
+            message = f"the description of {name} has {count} informative words: add what it returns and for whom"
             yield Finding("thin", (tool.id,), message, "hint")
 
 
 def duplicate_key(tool: Tool) -> Hashable:
-    """What two duplicates have in common: name and indexed text, up to case and white space."""
+    """Name and indexed text up to case and white space, equal for duplicates."""
     return " ".join(tool.name.casefold().split()), " ".join(document(tool).casefold().split())
 
 
@@ -49,19 +50,19 @@ def duplicate(tools: Sequence[Tool]) -> Iterator[Finding]:
 
 
 def same_name(tools: Sequence[Tool], reported: Sequence[Finding]) -> Iterator[Finding]:
-    """Tools with one name whose descriptions say the same, unless `reported` says so already."""
+    """Tools with the same name and the same words in their descriptions, unless `reported` already."""
     holding: dict[ToolId, list[set[ToolId]]] = {}
     for finding in reported:
         members = set(finding.tool_ids)
         for tool_id in members:
             holding.setdefault(tool_id, []).append(members)
-    namesakes = _groups(tools, lambda tool: tool.name.strip().casefold())
-    # Words of the common name cannot tell the tools apart, whether a description repeats them or not.
-    said = (
+    same_names = _groups(tools, lambda tool: tool.name.strip().casefold())
+    # Words of the common name cannot distinguish the tools, even if a description repeats them.
+    same_words = (
         _groups(group, lambda tool: frozenset(informative(tool.description) - informative(tool.name)))
-        for group in namesakes
+        for group in same_names
     )
-    for group in chain.from_iterable(said):
+    for group in chain.from_iterable(same_words):
         if any(members.issuperset(ids(group)) for members in holding.get(group[0].id, ())):
             continue
         providers = sorted({tool.provider for tool in group if tool.provider})
@@ -74,9 +75,9 @@ def same_name(tools: Sequence[Tool], reported: Sequence[Finding]) -> Iterator[Fi
 
 
 def parameters(tools: Sequence[Tool]) -> Iterator[Finding]:
-    """Tools that describe none of their parameters; one finding a provider, since one hand wrote them all."""
-    silent = [tool for tool in tools if tool.parameters and not any(p.description.strip() for p in tool.parameters)]
-    for group in _groups(silent, lambda tool: tool.provider, smallest=1):
+    """Tools that describe none of their parameters; one finding per provider, since one author wrote them all."""
+    bare = [tool for tool in tools if tool.parameters and not any(p.description.strip() for p in tool.parameters)]
+    for group in _groups(bare, lambda tool: tool.provider, smallest=1):
         whose = f" of {quoted(group[0].provider)}" if group[0].provider else ""
         if len(group) == 1:
             message = (
@@ -91,7 +92,7 @@ def parameters(tools: Sequence[Tool]) -> Iterator[Finding]:
 
 
 def _groups(tools: Sequence[Tool], key: Callable[[Tool], Hashable], smallest: int = 2) -> Iterator[list[Tool]]:
-    """Tools with the same key together, in the order of their first."""
+    """Groups of tools with the same key, in the order of their first."""
     groups: dict[Hashable, list[Tool]] = {}
     for tool in tools:
         groups.setdefault(key(tool), []).append(tool)

@@ -1,4 +1,4 @@
-"""Words that tell tools apart, and those that do not."""
+"""Words that distinguish tools, and those that do not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from retrievers.text import tokens
 
-# In a name they say too little (`create`), in a description they do tell tools apart.
+# In a name they say too little (`create`), in a description they distinguish tools.
 _ACTIONS = frozenset(
     """add call check create delete execute patch post process put read remove run send update write""".split()
 )
@@ -27,12 +27,12 @@ _PHRASES = """return returned returning retrieve provide allow give given use us
 FILLER = frozenset(tokens(f"{' '.join(sorted(GENERIC - _ACTIONS))} {_PHRASES}"))
 """Words a description may be made of without saying anything."""
 
-ENOUGH = 1000
-"""Characters of a description that show whether it says anything; reading whole manuals for that takes minutes."""
+MAX_CHARACTERS = 1000
+"""Characters of a description that are checked; reading whole manuals takes minutes."""
 
 
 def informative(text: str) -> set[str]:
-    """The distinct words of a text that can tell one tool from another."""
+    """Distinct words of a text that can distinguish tools."""
     return {word for word in tokens(text) if word not in FILLER and not word.isdigit()}
 
 
@@ -46,7 +46,7 @@ _VOWELS = frozenset("aeiouy")
 
 
 def speakable(word: str) -> bool:
-    """Whether a user might say this word: three letters with a vowel, a well-known acronym, or another script."""
+    """True for a word a user might say: three letters with a vowel, a well-known acronym, or another script."""
     folded = word.casefold()
     if folded in _ACRONYMS:
         return True

@@ -50,10 +50,10 @@ class Pool:
 
     def use_graph(self, data: np.ndarray) -> None:
         """Search by an HNSW graph from now on."""
-        from retrievers.dense.ann import Graph
+        from retrievers.dense.ann import HnswGraph
 
         if self.live.any():
-            self._graph = Graph(data, self.live)
+            self._graph = HnswGraph(data, self.live)
 
     def nearest(self, queries: np.ndarray, count: int) -> Neighbours:
         """Nearest live queries of the pool."""

@@ -1,1 +1,1 @@
-"""Which tools to trust: tiers, screening, hubs."""
+"""Trust in tools: tiers of providers, screening of new tools, hubs."""

@@ -1,9 +1,9 @@
-"""What is looked at before a tool from outside comes in. Fast enough for every change: the index finds the neighbours.
+"""Screens tools from outside before they are added. Fast enough for every change: the index finds the neighbours.
 
 hidden      control characters, invisible text, orders to the model
-stuffed     a heap of keywords in place of a description
+stuffed     a list of keywords in place of a description
 imitation   reads like a tool of another provider
-flood       one of several newcomers that read alike
+flood       one of several new tools that read alike
 hub         its vector is near to everything
 """
 
@@ -20,78 +20,76 @@ from retrievers.text import document, tokens
 from retrievers.types import Tool
 
 IMITATION = 0.85
-"""The cosine of two tools' words from which on one imitates the other."""
+"""Cosine of two tools' words from which on one imitates the other."""
 CONTAINED = 0.95
 """Or the share of the other's words, by weight, that this one has: a copy with praise around it."""
-FEWEST_WORDS = 6
+MIN_WORDS = 6
 """Different words that the other must have for that: `get user` is in many descriptions."""
 FLOOD_COSINE = 0.65
-"""The same for newcomers among each other, of whom it takes several."""
+"""The cosine among new tools, of which it takes several."""
 FLOOD = 3
-"""Newcomers of different providers that read alike. Those of one provider often do (a line about the server in every
-description), and what they may take of a ranking is capped anyway."""
+"""New tools of different providers that read alike. Those of one provider often do (a line about the server in every
+description), and their part of a ranking is limited anyway."""
 NEIGHBOURS = 20
-"""Tools of the catalogue that a newcomer is compared with."""
-MOST_READ = 2_000
+"""Tools of the catalogue that a new tool is compared with."""
+MAX_READ = 2_000
 """Tools that the weights of words are taken from."""
 
 Near = Callable[[Sequence[str]], list[list[Tool]]]
-"""For each text the nearest tools of the catalogue."""
+"""The nearest tools of the catalogue for each text."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _WeightedTool:
     tool: Tool
     weights: dict[str, float]
     norm: float
 
 
 class Screening:
-    """Looks at newcomers to one catalogue."""
+    """Screens new tools for one catalogue."""
 
     def __init__(self, catalogue: Sequence[Tool]) -> None:
-        """`catalogue`: its tools, or an even draw of them."""
-        some = catalogue[:: max(1, -(-len(catalogue) // MOST_READ))]
-        self._count = len(some)
-        self._frequency = Counter(word for tool in some for word in set(_words(tool)))
+        """`catalogue`: its tools, or an even sample of them."""
+        sample = catalogue[:: max(1, -(-len(catalogue) // MAX_READ))]
+        self._count = len(sample)
+        self._frequency = Counter(word for tool in sample for word in set(_words(tool)))
 
     def screen(self, tools: Sequence[Tool], near: Near, is_new: Callable[[Tool], bool]) -> list[Finding]:
-        """Findings about tools that want to come in. `is_new`: whether a tool's provider has not been vetted."""
-        found = list(hidden(tools))
+        """Findings about tools to be added. `is_new`: true for a tool whose provider is not vetted."""
+        findings = list(hidden(tools))
         fresh = [tool for tool in tools if is_new(tool)]
         if not fresh:
-            return found
-        found.extend(stuffed(fresh))
-        seen = {tool.id: self._seen(tool) for tool in fresh}
-        carriers: dict[str, list[str]] = {}
-        for one in seen.values():
+            return findings
+        findings.extend(stuffed(fresh))
+        weighted = {tool.id: self._weigh(tool) for tool in fresh}
+        tools_with: dict[str, list[str]] = {}
+        for one in weighted.values():
             for word in one.weights:
-                carriers.setdefault(word, []).append(one.tool.id)
+                tools_with.setdefault(word, []).append(one.tool.id)
         for tool, neighbours in zip(fresh, near([f"{tool.name}\n{tool.description}" for tool in fresh]), strict=True):
-            one = seen[tool.id]
-            others = {other.id: seen.get(other.id) or self._seen(other) for other in neighbours if other.id != tool.id}
-            found.extend(_imitation(one, others.values()))
-            newcomers = {other: each for other, each in others.items() if is_new(each.tool)}
-            newcomers |= {other: seen[other] for other in _sharing(one, carriers) if other != tool.id}
-            found.extend(_flood(one, newcomers.values()))
-        return found
+            one = weighted[tool.id]
+            others = {
+                other.id: weighted.get(other.id) or self._weigh(other) for other in neighbours if other.id != tool.id
+            }
+            findings.extend(_imitation(one, others.values()))
+            new = {id: other for id, other in others.items() if is_new(other.tool)}
+            # New tools of the same change that have one of this one's weightiest words.
+            heaviest = sorted(one.weights, key=lambda word: (-one.weights[word], word))[:8]
+            new |= {id: weighted[id] for word in heaviest for id in tools_with[word][:200] if id != tool.id}
+            findings.extend(_flood(one, new.values()))
+        return findings
 
-    def _seen(self, tool: Tool) -> _Seen:
+    def _weigh(self, tool: Tool) -> _WeightedTool:
         counts = Counter(_words(tool))
         weights = {
             word: (1 + math.log(count)) * (math.log((1 + self._count) / (1 + self._frequency[word])) + 1)
             for word, count in counts.items()
         }
-        return _Seen(tool, weights, math.sqrt(sum(weight * weight for weight in weights.values())))
+        return _WeightedTool(tool, weights, math.sqrt(sum(weight * weight for weight in weights.values())))
 
 
-def _sharing(one: _Seen, carriers: dict[str, list[str]]) -> set[str]:
-    """Newcomers of the same change that have one of this one's weightiest words."""
-    heaviest = sorted(one.weights, key=lambda word: (-one.weights[word], word))[:8]
-    return {tool for word in heaviest for tool in carriers[word][:200]}
-
-
-def _imitation(one: _Seen, others: Iterable[_Seen]) -> list[Finding]:
+def _imitation(one: _WeightedTool, others: Iterable[_WeightedTool]) -> list[Finding]:
     for other in others:
         if other.tool.provider.casefold() == one.tool.provider.casefold():
             continue
@@ -104,11 +102,9 @@ def _imitation(one: _Seen, others: Iterable[_Seen]) -> list[Finding]:
     return []
 
 
-def _flood(one: _Seen, newcomers: Iterable[_Seen]) -> list[Finding]:
+def _flood(one: _WeightedTool, new: Iterable[_WeightedTool]) -> list[Finding]:
     own = one.tool.provider.casefold()
-    alike = [
-        other for other in newcomers if other.tool.provider.casefold() != own and _cosine(one, other) >= FLOOD_COSINE
-    ]
+    alike = [other for other in new if other.tool.provider.casefold() != own and _cosine(one, other) >= FLOOD_COSINE]
     if len(alike) < FLOOD - 1:
         return []
     message = f"{quoted(one.tool.name)} is one of {len(alike) + 1} newcomers that read alike: approve one of them"
@@ -116,19 +112,19 @@ def _flood(one: _Seen, newcomers: Iterable[_Seen]) -> list[Finding]:
 
 
 def _words(tool: Tool) -> list[str]:
-    """What a tool says, without the numbers that tell copies apart."""
+    """Words of a tool, without the numbers that distinguish copies."""
     return [word for word in tokens(document(tool, ("name", "description"))) if not word.isdigit()]
 
 
-def _cosine(one: _Seen, other: _Seen) -> float:
+def _cosine(one: _WeightedTool, other: _WeightedTool) -> float:
     if not one.norm or not other.norm:
         return 0.0
     shared = one.weights.keys() & other.weights.keys()
     return sum(one.weights[word] * other.weights[word] for word in shared) / (one.norm * other.norm)
 
 
-def _contained(one: _Seen, other: _Seen) -> float:
-    if len(other.weights) < FEWEST_WORDS:
+def _contained(one: _WeightedTool, other: _WeightedTool) -> float:
+    if len(other.weights) < MIN_WORDS:
         return 0.0
     shared = one.weights.keys() & other.weights.keys()
     return sum(other.weights[word] ** 2 for word in shared) / other.norm**2

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from pipelines.legal_names import LegalNames
 from pipelines.serve.formats.argument_schemas import arguments_of, rename_properties
 from pipelines.serve.schemas.search import DefinitionsOut, TokenCounts
-from retrievers.lint.invisible import visible
+from retrievers.text import visible
 from retrievers.types import Tool
 
 CHARACTERS_PER_TOKEN = 4.0

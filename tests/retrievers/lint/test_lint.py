@@ -105,7 +105,7 @@ def test_blocks_and_folding_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     matrix = vectors(random_documents(3, 200))
     whole = neighbourhood(matrix, 0.8, 10)
     monkeypatch.setattr(neighbours, "BLOCK", 7)
-    monkeypatch.setattr(neighbours, "MOST_PAIRS", 3)
+    monkeypatch.setattr(neighbours, "MAX_PAIRS", 3)
     steps: list[tuple[int, int]] = []
     blocks = neighbourhood(matrix, 0.8, 10, lambda done, total: steps.append((done, total)))
     assert blocks.clusters == whole.clusters

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from retrievers.errors import BadInput
 from retrievers.lint import lint
 from retrievers.lint.hidden import hidden, stuffed
-from retrievers.lint.invisible import visible
+from retrievers.text import visible
 from retrievers.trust.screening import Screening
 from retrievers.trust.tiers import TrustSettings, apply_trust
 from retrievers.types import Ranking, Tool
@@ -23,7 +23,7 @@ def ranking(*providers: str) -> tuple[Ranking, dict[str, str]]:
     return Ranking(ids, tuple(1.0 - place / 1000 for place in range(len(ids)))), dict(zip(ids, providers, strict=True))
 
 
-GUARD = TrustSettings(default="new", vetted=("Good", "Better"), blocked=("Bad",), share=0.4, per_provider=2)
+GUARD = TrustSettings(default="new", vetted=("Good", "Better"), blocked=("Bad",), max_share=0.4, max_per_provider=2)
 
 
 def test_a_flood_leaves_the_vetted_their_places() -> None:
@@ -50,7 +50,9 @@ def test_newcomers_alone_are_shown_up_to_their_share() -> None:
     st.integers(0, 4),
 )
 def test_the_caps_hold_for_every_list(providers: list[str], k: int, share: float, each: int) -> None:
-    trust = TrustSettings(default="new", vetted=("good", "better"), blocked=("bad",), share=share, per_provider=each)
+    trust = TrustSettings(
+        default="new", vetted=("good", "better"), blocked=("bad",), max_share=share, max_per_provider=each
+    )
     found, owner = ranking(*providers)
     shown = apply_trust(found, k, owner.__getitem__, trust)
     room = max(1, int(share * k))

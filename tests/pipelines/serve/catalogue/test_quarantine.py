@@ -85,7 +85,7 @@ def test_a_flood_is_held_and_what_slips_through_is_capped(serve: Serve) -> None:
         {"id": f"bad-{n}", "name": f"umbrella {n}", "description": f"{asked} {n}", "provider": f"Sock {n % 2}"}
         for n in range(6)
     ]
-    trust = {"default": "new", "vetted": ["good"], "share": 0.4}
+    trust = {"default": "new", "vetted": ["good"], "max_share": 0.4}
     for hold, most in (("flood", 0), (None, 2)):
         server = serve(trust={**trust, "hold": [hold] if hold else []}, **ADMIN)
         assert server.client.put("/v1/tools", json={"tools": good}).json()["held"] == []
