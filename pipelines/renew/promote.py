@@ -15,8 +15,8 @@ from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import RenewConfig, RetrainIndex
 from retrievers.errors import BadInput
 from retrievers.files import disk_room, sync_folder, writer_lock
-from retrievers.index import manifest as manifests
 from retrievers.index import build_like
+from retrievers.index import manifest as manifests
 from retrievers.index.manifest import Manifest
 from retrievers.kind import Context
 
