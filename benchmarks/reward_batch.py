@@ -26,7 +26,7 @@ from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, RewriteFusion
 from retrievers.types import Ranking
-from reward.base import Attempt
+from reward.base import RewriteAttempt
 from reward.metrics import DEPTH, judge, measure
 from reward.retrieval import RetrievalReward
 from rewrite.rules import variants
@@ -35,7 +35,7 @@ FUSION = RewriteFusion("weighted", 0.6)
 METRIC = "recall@5"
 
 
-def steps(queries: int, answers: int, rounds: int) -> Iterator[list[Attempt]]:
+def steps(queries: int, answers: int, rounds: int) -> Iterator[list[RewriteAttempt]]:
     """The attempts of each step; no query comes twice."""
     data, chance = load_dataset(SAMPLE), random.Random(0)
     order = sorted(data.gold["train"])
@@ -49,11 +49,11 @@ def steps(queries: int, answers: int, rounds: int) -> Iterator[list[Attempt]]:
             lines = variants(text) or [text]
             for _ in range(answers):
                 drawn = chance.sample(lines, min(len(lines), chance.randint(1, 3)))
-                step.append(Attempt(text, data.gold["train"][query], tuple(drawn)))
+                step.append(RewriteAttempt(text, data.gold["train"][query], tuple(drawn)))
         yield step
 
 
-def naive(search: ToolSearch, context: Context, attempts: Sequence[Attempt]) -> list[float]:
+def naive(search: ToolSearch, context: Context, attempts: Sequence[RewriteAttempt]) -> list[float]:
     """Score one answer after the other, one text after the other, without any cache."""
 
     def ask(text: str) -> Ranking:
@@ -92,7 +92,7 @@ def main() -> None:
         attempts = list(steps(options.queries, options.answers, options.rounds))
         rewards: dict[str, list[float]] = {"ours": [], "naive": []}
 
-        def score(name: str, step: Sequence[Attempt]) -> None:
+        def score(name: str, step: Sequence[RewriteAttempt]) -> None:
             _forget(context)
             rewards[name] += reward(step) if name == "ours" else naive(search, context, step)
 

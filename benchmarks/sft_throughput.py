@@ -28,7 +28,7 @@ from pipelines.runs import environment
 from rewrite.settings import LoraSettings, SftSettings
 from rewrite.sft import models
 from rewrite.sft import train as ours
-from rewrite.sft.dev_eval_trainer import TrainingTask
+from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.examples import Example, read_examples
 from rewrite.sft.rows import TrainingRows, build_rows
 from rewrite.sft.train import RewriterTrainer
@@ -81,7 +81,7 @@ class TrainingCase:
 def train_ours(bench: TrainingCase) -> Clock:
     """Train by `rewrite.sft.train`; the evaluation of four dev examples at the end is not timed."""
     clock = Clock()
-    task = TrainingTask(
+    task = RewriterTask(
         bench.base, bench.template, bench.examples, bench.examples[:4], lambda _: {"score": 1.0}, "score"
     )
     before = RewriterTrainer.__init__

@@ -1,4 +1,4 @@
-"""The words of this room: an attempt at a query, what was found for it, and how lists are joined."""
+"""Types of this package: an attempt at a query, its rankings, and the fusion of rankings."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from reward.metrics import Judged
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RewriteAttempt:
     """One answer to one query, parsed."""
 
     utterance: str
     gold: frozenset[ToolId]
     lines: tuple[str, ...] = ()
-    """None: the query was left alone."""
+    """Empty: the query was left alone."""
     readable: bool = True
     """False where the answer could not be parsed."""
     finished: bool = True
-    """False where a cap ended the answer."""
+    """False where the answer was cut at the token limit."""
     length: int = 0
     """Characters of the answer as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Attempts, and what the retriever found for them."""
+    """Attempts and their judged rankings."""
 
-    attempts: Sequence[Attempt]
+    attempts: Sequence[RewriteAttempt]
     judged: Judged
-    """The lists that would be served, held against gold."""
+    """The rankings that would be served, compared with gold."""
     raw: Judged
-    """Those of the raw utterances."""
+    """Rankings of the raw utterances."""
 
 
 class Fuse(Protocol):
-    """Joins the raw list with those of a rewrite's lines; without lines, what is served is the raw list."""
+    """Fuses the raw ranking with those of a rewrite's lines; without lines the raw ranking is served."""
 
     def __call__(self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int) -> Ranking: ...

@@ -1,11 +1,11 @@
-"""Which language a short text is in: told by its script and, in Latin script, by its small words; or nobody knows."""
+"""Language of a short text, by its script and, in Latin script, by its function words; None where unknown."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-SMALL_WORDS = {
+FUNCTION_WORDS = {
     "en": "the a an of and or for to in on with my your is are was what how which that this it by from find get show",
     "de": "der die das ein eine einen und oder für zu im in den dem mit mein meine ist sind was wie nach von auf ich",
     "es": "el la los las un una y o para por en con mi es son qué cómo de del al una que me quiero buscar",
@@ -14,12 +14,12 @@ SMALL_WORDS = {
     "pt": "o a os as um uma e ou para por com meu minha é são que como de do da no na eu quero encontrar",
     "nl": "de het een en of voor naar in met mijn is zijn wat hoe van op ik dat deze te vinden",
 }
-_WORDS = {language: frozenset(words.split()) for language, words in SMALL_WORDS.items()}
+_WORDS = {language: frozenset(words.split()) for language, words in FUNCTION_WORDS.items()}
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 def language(text: str) -> str | None:
-    """A language where small words tell it, else the script; None where a text in Latin script has no small words."""
+    """A language by its function words, else the script; None for Latin script without function words."""
     words = [word.casefold() for word in _WORD.findall(text)]
     scripts = [_script(letter) for word in words for letter in word]
     if not scripts:
@@ -28,13 +28,13 @@ def language(text: str) -> str | None:
     if script != "LATIN":
         return "CJK" if script in ("CJK", "HIRAGANA", "KATAKANA") else script
     votes = {name: sum(word in known for word in words) for name, known in _WORDS.items()}
-    most = max(votes.values())
-    best = [name for name, count in votes.items() if count == most]
-    return best[0] if most and len(best) == 1 else None
+    top = max(votes.values())
+    best = [name for name, count in votes.items() if count == top]
+    return best[0] if top and len(best) == 1 else None
 
 
 def same_language(one: str, other: str) -> bool:
-    """False only where both are known and differ; Latin script is not a script that has no Latin letters."""
+    """False only where both languages are known and differ, or only one text has Latin letters."""
     first, second = language(one), language(other)
     if first is None or second is None:
         known = first or second

@@ -1,7 +1,7 @@
 """The retrieval metrics, one definition each. Everything that is reported or rewarded comes through here.
 
-A ranking is judged once, into a row of hits: True where the place holds a gold tool. Every metric is then a pure
-function of the hits (queries, places), the number of gold tools (queries,) and k, vectorised over queries:
+A ranking is judged once, into a row of hits: True where a rank holds a gold tool. Every metric is then a pure function
+of the hits (queries, ranks), the number of gold tools (queries,) and k, vectorized over queries:
 
 >>> judged = judge([["a", "x", "b"]], [{"a", "b"}], depth=3)
 >>> measure("recall@2", judged).tolist(), measure("comp@3", judged).tolist(), measure("mrr", judged).tolist()
@@ -17,21 +17,21 @@ from dataclasses import dataclass
 import numpy as np
 
 DEPTH = 100
-"""How deep a ranking is judged: MRR looks no further."""
+"""Ranks that are judged; MRR looks no further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Rankings, held against gold."""
+    """Rankings, compared with gold."""
 
     hits: np.ndarray
-    """(queries, places) of bool"""
+    """(queries, ranks) of bool"""
     gold: np.ndarray
-    """(queries,): how many gold tools there are, never 0"""
+    """(queries,): number of gold tools, never 0"""
 
 
 def judge(rankings: Sequence[Sequence[Hashable]], gold: Sequence[Collection[Hashable]], depth: int = DEPTH) -> Judged:
-    """Marks gold tools in the first `depth` places. A query without gold has no score and is refused."""
+    """Marks gold tools in the first `depth` ranks. A query without gold has no score and is refused."""
     hits = np.zeros((len(rankings), depth), dtype=bool)
     sizes = np.zeros(len(rankings), dtype=np.int64)
     for row, (ranking, wanted) in enumerate(zip(rankings, gold, strict=True)):
@@ -47,19 +47,19 @@ def judge(rankings: Sequence[Sequence[Hashable]], gold: Sequence[Collection[Hash
 
 
 def recall_at_k(judged: Judged, k: int) -> np.ndarray:
-    """The share of gold tools in the first k places."""
-    found: np.ndarray = judged.hits[:, :k].sum(axis=1) / judged.gold
-    return found
+    """Share of gold tools in the top k."""
+    recall: np.ndarray = judged.hits[:, :k].sum(axis=1) / judged.gold
+    return recall
 
 
 def comp_at_k(judged: Judged, k: int) -> np.ndarray:
-    """1 where all gold tools are in the first k places (completeness, COLT)."""
+    """1 where all gold tools are in the top k (completeness, COLT)."""
     complete: np.ndarray = judged.hits[:, :k].sum(axis=1) == judged.gold
     return complete.astype(np.float64)
 
 
 def ndcg_at_k(judged: Judged, k: int) -> np.ndarray:
-    """Discounted gain over the ideal, which counts every gold tool that fits in k places."""
+    """Discounted gain over the ideal, which counts every gold tool that fits into k ranks."""
     score: np.ndarray = _gain(judged, k) / _ideal(np.minimum(judged.gold, k), k)
     return score
 
@@ -67,31 +67,31 @@ def ndcg_at_k(judged: Judged, k: int) -> np.ndarray:
 def ndcg_toolgen_at_k(judged: Judged, k: int) -> np.ndarray:
     """NDCG as in ToolGen's and ToolWeaver's tables: the ideal counts only gold tools that were retrieved.
 
-    One of two gold tools at the first place scores 1.0 here and 0.61 by the standard. For comparison only.
+    One of two gold tools at rank 1 scores 1.0 here and 0.61 by the standard. For comparison only.
     """
-    found = judged.hits[:, :k].sum(axis=1)
+    retrieved = judged.hits[:, :k].sum(axis=1)
     gain = _gain(judged, k)
-    score: np.ndarray = np.divide(gain, _ideal(found, k), out=np.zeros_like(gain), where=found > 0)
+    score: np.ndarray = np.divide(gain, _ideal(retrieved, k), out=np.zeros_like(gain), where=retrieved > 0)
     return score
 
 
 def rank_at_k(judged: Judged, k: int) -> np.ndarray:
-    """Places as a slope, over the ideal: a gold tool is worth 1 at the top, a half after k places, 0 at the last.
+    """Linear gain over the ideal: a gold tool is worth 1 at the top, a half after k ranks, 0 at the last.
 
-    For rewards: it tells a rewrite that brings a tool from place 90 to 20 from one that does nothing, where every
-    metric that looks at the first k places is blind.
+    For rewards: it distinguishes a rewrite that lifts a tool from rank 90 to 20 from one that does nothing, where
+    metrics of the top k see no difference.
     """
     depth = judged.hits.shape[1]
-    places = np.arange(depth)
-    beyond = 0.5 * (depth - 1 - places) / max(1, depth - k)
-    worth = np.where(places < k, 1.0 - 0.5 * places / k, beyond)
+    ranks = np.arange(depth)
+    beyond = 0.5 * (depth - 1 - ranks) / max(1, depth - k)
+    worth = np.where(ranks < k, 1.0 - 0.5 * ranks / k, beyond)
     ideal = np.cumsum(worth)[np.minimum(judged.gold, depth) - 1]
     score: np.ndarray = (judged.hits @ worth) / ideal
     return score
 
 
 def mrr(judged: Judged) -> np.ndarray:
-    """1 / the place of the first gold tool; 0 where there is none."""
+    """1 / rank of the first gold tool; 0 where there is none."""
     first: np.ndarray = judged.hits.argmax(axis=1)  # 0 where there is no hit: masked below
     values: np.ndarray = np.where(judged.hits.any(axis=1), 1.0 / (first + 1), 0.0)
     return values
@@ -109,7 +109,7 @@ def _gain(judged: Judged, k: int) -> np.ndarray:
 
 
 def _ideal(count: np.ndarray, k: int) -> np.ndarray:
-    """The gain of `count` gold tools in the first places."""
+    """The gain of `count` gold tools at the first ranks."""
     ideal: np.ndarray = np.concatenate([[0.0], np.cumsum(_discounts(k))])[count]
     return ideal
 
@@ -139,7 +139,7 @@ def measure(name: str, judged: Judged) -> np.ndarray:
     if k is None:
         return mrr(judged)
     if k > judged.hits.shape[1]:
-        raise ValueError(f"{name} looks deeper than the {judged.hits.shape[1]} places that were judged")
+        raise ValueError(f"{name} looks deeper than the {judged.hits.shape[1]} ranks that were judged")
     return AT_K[metric](judged, k)
 
 

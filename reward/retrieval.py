@@ -1,4 +1,4 @@
-"""The reward of a rewrite: what a frozen retriever finds for it, alone or beside the raw query, and its form."""
+"""Reward of a rewrite: metrics of a frozen retriever's results, alone or fused with the raw query, and its form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from retrievers.base import Retriever
-from reward.base import Attempt, Findings, Fuse
+from reward.base import Findings, Fuse, RewriteAttempt
 from reward.lists import RankingCache
 from reward.metrics import DEPTH, judge, measure
 from reward.terms import TERMS, check_term, metric
@@ -22,17 +22,17 @@ class RetrievalReward:
             check_term(name)
         self.metrics = [name for name in weights if name not in TERMS]
         if not self.metrics:
-            raise ValueError("a reward needs a metric, for example recall@5; the other terms know nothing of tools")
+            raise ValueError("a reward needs a metric, for example recall@5; the other terms do not measure retrieval")
         self._fuse, self._weights = fuse, dict(weights)
         self.lists = RankingCache(retriever)
 
-    def __call__(self, attempts: Sequence[Attempt]) -> list[float]:
-        """One number an attempt."""
+    def __call__(self, attempts: Sequence[RewriteAttempt]) -> list[float]:
+        """One reward per attempt."""
         values: list[float] = self.explain(attempts)["reward"].tolist()
         return values
 
-    def explain(self, attempts: Sequence[Attempt]) -> dict[str, np.ndarray]:
-        """Every term by itself, unweighted, the gain over the raw query, and the reward."""
+    def explain(self, attempts: Sequence[RewriteAttempt]) -> dict[str, np.ndarray]:
+        """All terms, unweighted, the gain over the raw query, and the reward."""
         if not attempts:
             return {"reward": np.zeros(0)}
         findings = self.find(attempts)
@@ -42,16 +42,16 @@ class RetrievalReward:
         raw = measure(self.metrics[0], findings.raw)
         return {**terms, "raw": raw, "gain": terms[self.metrics[0]] - raw, "reward": total}
 
-    def find(self, attempts: Sequence[Attempt]) -> Findings:
-        """The lists that would be served for the attempts, and the raw ones; the retriever is asked once at most."""
-        texts = [text for each in attempts for text in (each.utterance, *each.lines)]
+    def find(self, attempts: Sequence[RewriteAttempt]) -> Findings:
+        """Judged rankings of the attempts and of the raw queries; the retriever is called at most once."""
+        texts = [text for attempt in attempts for text in (attempt.utterance, *attempt.lines)]
         known = self.lists(texts)
-        gold = [each.gold for each in attempts]
-        wanted = [(each.utterance, each.lines) for each in attempts]  # many say the same
-        alone = [(each.utterance, ()) for each in attempts]
+        gold = [attempt.gold for attempt in attempts]
+        rewritten = [(attempt.utterance, attempt.lines) for attempt in attempts]  # many are equal
+        alone = [(attempt.utterance, ()) for attempt in attempts]
         fused = {
             (utterance, lines): self._fuse(utterance, known[utterance], [known[line] for line in lines], DEPTH).ids
-            for utterance, lines in dict.fromkeys([*wanted, *alone])
+            for utterance, lines in dict.fromkeys([*rewritten, *alone])
         }
-        served, raw = ([fused[each] for each in asked] for asked in (wanted, alone))
+        served, raw = ([fused[key] for key in keys] for keys in (rewritten, alone))
         return Findings(attempts, judge(served, gold), judge(raw, gold))

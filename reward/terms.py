@@ -1,10 +1,10 @@
-"""What a reward can be made of beside the metrics. Every term is between 0 and 1, but for the gain.
+"""Terms of a reward other than metrics. Every term is between 0 and 1, except for the gain.
 
-format      the answer can be read, and no cap ended it
+format      the answer is readable, and was not cut at the token limit
 length      1 for nothing written, 0 for `LONG` characters or more
-language    the rewrite is in the utterance's language, as far as one can tell
-abstain     the query was left alone, and raw retrieval has all its tools in the first `SERVED` places
-gain        the first metric's gain over the raw query: for reports; a group's baseline takes it away again
+language    the rewrite is in the utterance's language, as far as it can be detected
+abstain     the query was left alone, and raw retrieval has all its tools in the top `SERVED`
+gain        the first metric's gain over the raw query: for reports only; a group's baseline cancels it
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ SERVED = 5
 
 
 def format_(findings: Findings) -> np.ndarray:
-    """1 where an answer is as it should be."""
-    return np.array([float(each.readable and each.finished) for each in findings.attempts])
+    """1 where an answer is readable and finished."""
+    return np.array([float(attempt.readable and attempt.finished) for attempt in findings.attempts])
 
 
 def length(findings: Findings) -> np.ndarray:
-    """The shorter the better."""
-    return np.array([1.0 - min(1.0, each.length / LONG) for each in findings.attempts])
+    """1 for an empty answer, falling to 0 at `LONG` characters."""
+    return np.array([1.0 - min(1.0, attempt.length / LONG) for attempt in findings.attempts])
 
 
 def language_kept(findings: Findings) -> np.ndarray:
-    """1 unless a rewrite is in another language; 0 where there is nothing to read."""
+    """1 unless a rewrite is in another language; 0 where it is unreadable."""
     return np.array(
         [
-            float(each.readable and (not each.lines or same_language(each.utterance, " ".join(each.lines))))
-            for each in findings.attempts
+            float(attempt.readable and (not attempt.lines or same_language(attempt.utterance, " ".join(attempt.lines))))
+            for attempt in findings.attempts
         ]
     )
 
@@ -44,7 +44,7 @@ def language_kept(findings: Findings) -> np.ndarray:
 def abstain(findings: Findings) -> np.ndarray:
     """1 where leaving the query alone was right."""
     served = measure(f"comp@{SERVED}", findings.raw)
-    silent = np.array([each.readable and not each.lines for each in findings.attempts], dtype=bool)
+    silent = np.array([attempt.readable and not attempt.lines for attempt in findings.attempts], dtype=bool)
     values: np.ndarray = np.where(silent, served, 0.0)
     return values
 
@@ -58,7 +58,7 @@ TERMS: dict[str, Callable[[Findings], np.ndarray]] = {
 
 
 def check_term(name: str) -> None:
-    """Refuses what is neither a term nor a metric."""
+    """Refuses a name that is neither a term nor a metric."""
     if name in TERMS:
         return
     try:
@@ -68,8 +68,8 @@ def check_term(name: str) -> None:
 
 
 def metric(name: str, findings: Findings) -> np.ndarray:
-    """A metric of the served lists. What cannot be read is worth nothing, although serving would fall back on the raw
-    query: else nonsense would be rewarded."""
-    readable = np.array([each.readable for each in findings.attempts], dtype=bool)
+    """A metric of the served rankings. Unreadable answers score 0, although serving would fall back on the raw query:
+    else nonsense would be rewarded."""
+    readable = np.array([attempt.readable for attempt in findings.attempts], dtype=bool)
     values: np.ndarray = np.where(readable, measure(name, findings.judged), 0.0)
     return values

@@ -14,7 +14,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a model answers."""
+    """Decoding of a model's answers."""
 
     temperature: Annotated[float, Ge(0)] = 0.0
     """0: greedy, the same answer every time."""

@@ -28,7 +28,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "trust",
     ),
     "rewrite": (
-        "types errors rules settings",
+        "types errors rules",
+        "settings",
         "template speedups",
         "backends",
         "votes folder",

@@ -29,7 +29,7 @@ from rewrite.align.settings import (
 from rewrite.folder import CARD_FILE, RewriterCard, open_rewriter, save_rewriter
 from rewrite.settings import BackendSettings
 from rewrite.sft.callbacks import log_line
-from rewrite.sft.dev_eval_trainer import TrainingTask
+from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.distributed import is_main_process, wait_for_all
 from rewrite.sft.metrics_log import read_start_metrics
 from rewrite.sft.run import TrainingResult
@@ -91,7 +91,7 @@ def _dpo(algo: DpoSettings, task: AlignTask, options: RunOptions, work: Work) ->
 
     if len(task.queries) < algo.rounds > 1:
         raise BadInput(f"{len(task.queries)} queries are too few for {algo.rounds} rounds, each with its own")
-    beginning: TrainingTask = task.training
+    beginning: RewriterTask = task.training
     for number in range(1, algo.rounds + 1):
         here = replace(options, folder=options.folder / f"round-{number}") if algo.rounds > 1 else options
         finished = here.folder / "rewriter"

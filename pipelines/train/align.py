@@ -69,13 +69,13 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
         remove_checkpoints(output, config.training)
         return output / "rewriter"
     from rewrite.align.alignment_trainer import AlignTask, RunOptions
-    from rewrite.sft.dev_eval_trainer import TrainingTask, rewrite_dev
+    from rewrite.sft.dev_eval_trainer import RewriterTask, rewrite_dev
 
     reward = ToolReward(lessons.sources, lessons.template, config.reward, context)
     reward.open()
     dev = choose_dev(lessons.sources, settings.queries, seed)
     judge = DevJudge(lessons.sources, dev, settings, context, _seen(lessons)) if is_main_process() else None
-    task = TrainingTask(
+    task = RewriterTask(
         start.model,
         lessons.template,
         (),

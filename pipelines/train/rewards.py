@@ -17,7 +17,7 @@ from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
-from reward.base import Attempt
+from reward.base import RewriteAttempt
 from reward.retrieval import RetrievalReward
 from reward.terms import TERMS, check_term
 from rewrite.align.query import AlignQuery
@@ -108,9 +108,9 @@ class ToolReward:
                 found.setdefault(name, np.zeros(len(attempts)))[rows] = values
         return found
 
-    def _attempt(self, query: AlignQuery, answer: Answer) -> Attempt:
+    def _attempt(self, query: AlignQuery, answer: Answer) -> RewriteAttempt:
         rewrite = self._template.parse(answer)
-        return Attempt(
+        return RewriteAttempt(
             query.example.utterance,
             frozenset(query.example.gold),
             rewrite.lines,

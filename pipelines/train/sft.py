@@ -54,12 +54,12 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     if is_finished(output):
         remove_checkpoints(output, config.training)
         return output / "rewriter"
-    from rewrite.sft.dev_eval_trainer import TrainingTask, rewrite_dev
+    from rewrite.sft.dev_eval_trainer import RewriterTask, rewrite_dev
     from rewrite.sft.train import train
 
     dev = choose_dev(sources, settings.queries, seed)
     judge = DevJudge(sources, dev, settings, context) if is_main_process() else None
-    task = TrainingTask(
+    task = RewriterTask(
         base,
         template,
         mix_examples([(source.train, source.weight) for source in sources], seed),

@@ -15,7 +15,7 @@ from rewrite.align.collapse import CollapseWatch
 from rewrite.align.query import AlignQuery, RewardFunction
 from rewrite.align.settings import AlignTraining, CollapseLimits
 from rewrite.sft.callbacks import log_line
-from rewrite.sft.dev_eval_trainer import DevEvalTrainer, TrainingTask
+from rewrite.sft.dev_eval_trainer import DevEvalTrainer, RewriterTask
 from rewrite.sft.distributed import world_size
 from rewrite.sft.models import load_policy, lora_config
 from rewrite.sft.run import TrainingResult, TrainingRun
@@ -23,9 +23,9 @@ from rewrite.sft.run import TrainingResult, TrainingRun
 
 @dataclass(frozen=True, slots=True)
 class AlignTask:
-    """What is aligned: the policy and its dev set, the queries, the reward, and when to give up."""
+    """Policy and dev set, queries, reward, and the limits of a collapse."""
 
-    training: TrainingTask
+    training: RewriterTask
     """Its base and adapter are the policy's start."""
     queries: Sequence[AlignQuery]
     reward: RewardFunction
@@ -112,7 +112,7 @@ def keep_best(
     return replace(result, model=model, best=before, step=0, history=history, facts=facts)
 
 
-def load_reference(task: TrainingTask) -> Any:
+def load_reference(task: RewriterTask) -> Any:
     """The policy's start as a frozen model with the adapter merged in."""
     model = load_policy(task.base, task.adapter)
     merged = model if task.adapter is None else model.merge_and_unload()

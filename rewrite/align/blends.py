@@ -15,7 +15,7 @@ import torch
 from rewrite.align.collapse import collapse_reason
 from rewrite.align.settings import CollapseLimits
 from rewrite.sft.callbacks import log_line
-from rewrite.sft.dev_eval_trainer import TrainingTask, broadcast_metrics, evaluate_dev
+from rewrite.sft.dev_eval_trainer import RewriterTask, broadcast_metrics, evaluate_dev
 from rewrite.sft.distributed import is_main_process
 from rewrite.sft.models import load_policy
 from rewrite.sft.run import TrainingResult
@@ -24,7 +24,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def choose_blend(
-    task: TrainingTask,
+    task: RewriterTask,
     limits: CollapseLimits,
     blends: tuple[float, ...],
     result: TrainingResult,
@@ -56,7 +56,7 @@ def choose_blend(
     return replace(best, facts=best.facts | {"blend": best_share, "blends": scores, "evaluation_seconds": seconds})
 
 
-def start_weights(task: TrainingTask, ended: Weights) -> dict[str, torch.Tensor]:
+def start_weights(task: RewriterTask, ended: Weights) -> dict[str, torch.Tensor]:
     """The trained weights before the first step. A new adapter changed nothing then: its second matrix was zero."""
     is_new = task.adapter is None and any("lora_" in name for name in ended)
     start = {} if is_new else dict(load_policy(task.base, task.adapter).named_parameters())

@@ -18,7 +18,7 @@ from rewrite.align.settings import DpoSettings
 from rewrite.errors import RewriteError
 from rewrite.sft import checkpoints
 from rewrite.sft.callbacks import log_line
-from rewrite.sft.dev_eval_trainer import TrainingTask
+from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.estimate import estimate
 from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
@@ -51,7 +51,7 @@ def train_dpo(
     options: RunOptions,
     pairs: Sequence[Pair],
     algo: DpoSettings,
-    reference: TrainingTask | None = None,
+    reference: RewriterTask | None = None,
 ) -> TrainingResult:
     """Trains on pairs. `reference` is given where it is not the policy's own start."""
     task, settings = align_task.training, options.settings

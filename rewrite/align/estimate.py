@@ -37,7 +37,7 @@ OnlineSettings = GrpoSettings | RlooSettings | PpoSettings
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """How an algorithm generates its answers and learns from them."""
+    """Numbers of answers that an algorithm generates and learns from."""
 
     answers: int
     """Answers per query."""

@@ -32,7 +32,7 @@ class SampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """Which answers to a query make a pair: the best with the worst, the second best with the second worst, …"""
+    """Preference pairs of a query: the best answer with the worst, the second best with the second worst, …"""
 
     max_pairs: Annotated[int, Ge(1)] = 1
     """Pairs per query."""

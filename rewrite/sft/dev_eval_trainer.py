@@ -30,8 +30,8 @@ DevScorer = Callable[[Sequence[Rewrite]], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingTask:
-    """What is learned, and how it is evaluated."""
+class RewriterTask:
+    """Model, template, examples, and the evaluation on dev."""
 
     base: Path
     template: Template
@@ -50,7 +50,7 @@ class TrainingTask:
     """The adapter to train further; None: a new one, or the whole model."""
 
 
-def rewrite_dev(task: TrainingTask, model: Any, tokenizer: Any, progress: bool) -> list[Rewrite]:
+def rewrite_dev(task: RewriterTask, model: Any, tokenizer: Any, progress: bool) -> list[Rewrite]:
     """Rewrites the dev examples; in half precision on GPUs that support it, as in serving."""
     half = model.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     backend = TransformersBackend.around(model, tokenizer, task.eval_batch, half)
@@ -59,7 +59,7 @@ def rewrite_dev(task: TrainingTask, model: Any, tokenizer: Any, progress: bool) 
 
 
 def evaluate_dev(
-    task: TrainingTask, model: Any, tokenizer: Any, progress: bool
+    task: RewriterTask, model: Any, tokenizer: Any, progress: bool
 ) -> tuple[list[Rewrite], dict[str, float]]:
     """Rewrites of the dev examples, and their metrics."""
     rewrites = rewrite_dev(task, model, tokenizer, progress)
@@ -82,7 +82,7 @@ def broadcast_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def evaluate_on_main(
-    task: TrainingTask, model: Any, tokenizer: Any, recorder: MetricsRecorder | None, step: int, progress: bool
+    task: RewriterTask, model: Any, tokenizer: Any, recorder: MetricsRecorder | None, step: int, progress: bool
 ) -> dict[str, float]:
     """Evaluates dev in the main process; all processes get the metrics."""
     metrics = dict[str, float]()
@@ -109,7 +109,7 @@ class DevEvalTrainer(Trainer):
 
     _metrics: Any
 
-    def __init__(self, task: TrainingTask, recorder: MetricsRecorder | None, progress: bool, **settings: Any) -> None:
+    def __init__(self, task: RewriterTask, recorder: MetricsRecorder | None, progress: bool, **settings: Any) -> None:
         self._task, self._recorder, self._progress = task, recorder, progress
         self.evaluation_seconds = 0.0
         super().__init__(**settings)

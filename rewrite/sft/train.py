@@ -18,7 +18,7 @@ from rewrite.backends.model_folder import loading
 from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
 from rewrite.sft.callbacks import TrainingWatch, log_line
-from rewrite.sft.dev_eval_trainer import DevEvalTrainer, TrainingTask, check_finite
+from rewrite.sft.dev_eval_trainer import DevEvalTrainer, RewriterTask, check_finite
 from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.estimate import estimate
 from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
@@ -44,7 +44,7 @@ class RewriterTrainer(DevEvalTrainer, SFTTrainer):
 
 
 def train(
-    task: TrainingTask,
+    task: RewriterTask,
     settings: SftSettings,
     folder: Path,
     resume: bool,
@@ -105,7 +105,7 @@ def context_length(base: Path) -> int:
 
 
 def dataset_processes(rows: int) -> int | None:
-    """Processes that prepare so many rows; None: this one alone."""
+    """Number of processes that prepare the rows; None: this one alone."""
     return min(8, os.cpu_count() or 1) if rows > MANY_ROWS else None
 
 

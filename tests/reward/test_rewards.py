@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from retrievers.fusion import with_raw
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ranked
-from reward.base import Attempt
+from reward.base import RewriteAttempt
 from reward.language import language, same_language
 from reward.lists import RankingCache
 from reward.metrics import judge, measure
@@ -72,7 +72,7 @@ def _brute(name: str, ids: Sequence[str], gold: frozenset[str], depth: int = 100
 
 
 ATTEMPTS = st.builds(
-    Attempt,
+    RewriteAttempt,
     st.sampled_from(["rain in Oslo", "book a room"]),
     st.frozensets(st.sampled_from(TOOLS), min_size=1, max_size=4),
     st.lists(st.sampled_from(["weather", "hotel", "forecast", "rooms"]), unique=True, max_size=3).map(tuple),
@@ -83,7 +83,7 @@ ATTEMPTS = st.builds(
 
 
 @given(st.lists(ATTEMPTS, min_size=1, max_size=6), st.sampled_from([0.0, 0.4, 1.0]))
-def test_every_term_is_what_brute_force_says(attempts: list[Attempt], raw: float) -> None:
+def test_every_term_is_what_brute_force_says(attempts: list[RewriteAttempt], raw: float) -> None:
     weights = {"recall@5": 1.0, "ndcg@3": 0.5, "comp@5": 0.25, "rank@5": 2.0, "format": 0.1, "length": 0.3}
     weights |= {"abstain": 0.7, "language": 0.2}
     retriever = Chance()
@@ -118,21 +118,21 @@ def test_one_call_a_step_and_nothing_asked_twice() -> None:
     retriever = Chance()
     reward = RetrievalReward(retriever, Served(0.5), {"recall@5": 1.0})
     gold = frozenset(TOOLS[:2])
-    attempts = [Attempt("rain", gold, ("weather", "forecast")), Attempt("rain", gold, ("weather",))]
+    attempts = [RewriteAttempt("rain", gold, ("weather", "forecast")), RewriteAttempt("rain", gold, ("weather",))]
     first = reward(attempts)
     assert [sorted(each) for each in retriever.asked] == [["forecast", "rain", "weather"]]
     assert reward(attempts) == first
     assert len(retriever.asked) == 1
-    reward([Attempt("rain", gold, ("umbrella",))])
+    reward([RewriteAttempt("rain", gold, ("umbrella",))])
     assert retriever.asked[1:] == [["umbrella"]]
     retriever.fingerprint = "other/chance"
-    reward([Attempt("rain", gold)])
+    reward([RewriteAttempt("rain", gold)])
     assert retriever.asked[2:] == [["rain"]]  # another index: what was known of the first one does not hold
 
 
 def test_what_is_remembered_is_bounded() -> None:
     retriever = Chance()
-    lists = RankingCache(retriever, most=2)
+    lists = RankingCache(retriever, max_rankings=2)
     lists(["a", "b"])
     lists(["a", "c"])
     assert lists(["a", "c"]).keys() == {"a", "c"}
@@ -144,12 +144,12 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_a_failing_retriever_is_no_score() -> None:
     reward = RetrievalReward(Chance(fails=True), Served(0.5), {"recall@5": 1.0})
     with pytest.raises(ConnectionError, match="the index is gone"):
-        reward([Attempt("rain", frozenset(TOOLS[:1]))])
+        reward([RewriteAttempt("rain", frozenset(TOOLS[:1]))])
 
 
 def test_a_reward_travels_to_other_processes() -> None:
     reward = RetrievalReward(Chance(), Served(0.5), {"recall@5": 1.0, "rank@5": 0.1})
-    attempts = [Attempt("rain", frozenset(TOOLS[:3]), ("weather",))]
+    attempts = [RewriteAttempt("rain", frozenset(TOOLS[:3]), ("weather",))]
     assert pickle.loads(pickle.dumps(reward))(attempts) == reward(attempts)
 
 

@@ -14,7 +14,7 @@ from pipelines.cli import main as cli
 from pipelines.search import ToolSearch
 from retrievers.index import Index
 from retrievers.kind import Context
-from reward.base import Attempt
+from reward.base import RewriteAttempt
 from reward.retrieval import RetrievalReward
 
 
@@ -69,7 +69,7 @@ def test_it_is_evaluated_raw_and_behind_a_rewriter(place: Path, capsys: pytest.C
 def test_it_rewards_rewrites(place: Path, context: Context) -> None:
     search = ToolSearch(Index(place / "index", context), "toolgen")
     reward = RetrievalReward(search._retriever, search.fuse, {"recall@5": 1.0})
-    attempts = [Attempt("rain for my trip", frozenset({"rain", "maps"}), ("find rain", "find maps"))]
+    attempts = [RewriteAttempt("rain for my trip", frozenset({"rain", "maps"}), ("find rain", "find maps"))]
     assert reward(attempts)[0] in (0.0, 0.5, 1.0)
 
 

@@ -40,7 +40,7 @@ from rewrite.align.settings import (
 from rewrite.backends.model_folder import load_tokenizer
 from rewrite.errors import BackendDown, Interrupted, RewriteError
 from rewrite.settings import LoraSettings
-from rewrite.sft.dev_eval_trainer import TrainingTask
+from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.examples import Example
 from rewrite.sft.models import load_policy
 from rewrite.sft.run import TrainingResult
@@ -101,7 +101,7 @@ def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _goal(base: Path, adapter: Path | None, judge: Callable[..., dict[str, float]] | None = None) -> AlignTask:
-    task = TrainingTask(base, TEMPLATE, (), EXAMPLES[:3], judge or _rising(), "score", (0,), 6, 64, adapter)
+    task = RewriterTask(base, TEMPLATE, (), EXAMPLES[:3], judge or _rising(), "score", (0,), 6, 64, adapter)
     return AlignTask(task, QUERIES, _reward, FREE)
 
 

@@ -36,7 +36,7 @@ def test_rewrites_of_a_batch_job_are_read_as_they_were(tmp_path: Path) -> None:
     found = rewriter.rewrite([RewriteRequest(str(row["text"])) for row in ROWS])
     assert [(each.status, list(each.lines)) for each in found] == [(row["status"], row["queries"]) for row in ROWS]
     assert facts["backend"] == "replay"
-    with pytest.raises(RewriteError, match="has no rewrite of 'an umbrella\\?'; write those first"):
+    with pytest.raises(RewriteError, match="has no rewrite of 'an umbrella\\?'; write it first"):
         rewriter.rewrite([RewriteRequest("an umbrella?")])
 
 

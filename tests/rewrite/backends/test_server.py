@@ -336,7 +336,7 @@ def test_a_prompt_that_is_too_long_does_not_end_the_batch(server: Server, status
     made = backend(server)
     assert made.generate(asked("hi", "long", "ho"), GREEDY) == [[Answer("- hi", 3)], [], [Answer("- ho", 3)]]
     rewriter = Rewriter(load_template("needs"), made)
-    rewrites = rewriter.samples(
+    rewrites = rewriter.sample(
         [RewriteRequest("hi"), RewriteRequest("a long story")], Sampling(temperature=1.0, answers=2)
     )
     assert [[rewrite.status for rewrite in found] for found in rewrites] == [["rewritten"] * 2, ["too-long"] * 2]

@@ -22,7 +22,7 @@ from rewrite.folder import RewriterCard, open_rewriter, save_rewriter
 from rewrite.merge import merge_adapter
 from rewrite.rewriter import Rewriter
 from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSettings
-from rewrite.sft.dev_eval_trainer import TrainingTask
+from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.examples import Example
 from rewrite.sft.models import load_policy
 from rewrite.sft.run import TrainingResult
@@ -52,11 +52,11 @@ def _wild(rewrites: Sequence[Rewrite]) -> dict[str, float]:
     return {"score": sum(place * ord(letter) for place, letter in enumerate(text, 1)) % 9973 / 9973}
 
 
-def _task(base: Path, judge: Callable[[Sequence[Rewrite]], dict[str, float]] = _wild) -> TrainingTask:
-    return TrainingTask(base, TEMPLATE, EXAMPLES, EXAMPLES[:3], judge, "score", (0, 2), answer_tokens=6)
+def _task(base: Path, judge: Callable[[Sequence[Rewrite]], dict[str, float]] = _wild) -> RewriterTask:
+    return RewriterTask(base, TEMPLATE, EXAMPLES, EXAMPLES[:3], judge, "score", (0, 2), answer_tokens=6)
 
 
-def _run(task: TrainingTask, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> TrainingResult:
+def _run(task: RewriterTask, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> TrainingResult:
     work.mkdir(exist_ok=True)
     return train(task, settings, work, resume, progress=False, cuda=False)
 
