@@ -53,7 +53,7 @@ def run_job(rows: str, out: str) -> dict[str, float]:
     from rewrite.settings import RulesSettings
 
     base.KINDS["rules"] = "batch_scale:Scripted"
-    config = BatchConfig(rewriter=RewriterSettings(template="needs", backend=RulesSettings()), chunk=CHUNK)
+    config = BatchConfig(rewriter=RewriterSettings(template="needs", backend=RulesSettings()), chunk_size=CHUNK)
     started = time.monotonic()
     summary = run(rows, out, config, show=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

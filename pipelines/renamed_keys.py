@@ -26,6 +26,7 @@ RENAMED_KEYS: dict[str, str] = {
     "memory": "gpu_memory",
     "minibatch": "minibatch_size",
     "most": "max_pairs",
+    "most_bad": "max_bad_share",
     "most_characters": "max_characters",
     "most_lines": "max_lines",
     "most_per_tool": "max_per_tool",

@@ -1,1 +1,1 @@
-"""Batch query expansion that survives anything."""
+"""Batch query expansion that resumes after any crash."""

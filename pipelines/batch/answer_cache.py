@@ -1,4 +1,4 @@
-"""Answers that are known already, by what was asked of whom: the memory of a job, or of many.
+"""Cache of a model's answers, for one job or several.
 
 A key is the hash of an utterance and of everything else that an answer depends on: model, adapter, template, decoding,
 and the index where the prompt shows tools. The file is SQLite; several jobs may use it at the same time.
@@ -20,33 +20,32 @@ from typing import Any
 from retrievers.errors import BadInput
 from rewrite.types import Answer
 
-NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
-"""What SQLite makes of a full disk, a quota and a limit on the size of files."""
-ASKED_AT_ONCE = 500
-"""Keys in one statement."""
+DISK_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""SQLite's codes for a full disk, a quota and a limit on the size of files."""
+KEYS_PER_STATEMENT = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a model answered, or why it did not."""
+class CachedAnswer:
+    """A model's answer, or why there is none."""
 
     text: str | None
-    """None: the utterance is too long to be asked."""
+    """None: the utterance is too long for the model."""
     tokens: int = 0
     finished: bool = True
     cut: int = 0
     """Candidates that did not fit into the prompt."""
     refused: str = ""
-    """Why the server would not answer; such a one is never kept."""
+    """Why the server refused the prompt; a refusal is never cached."""
 
     @property
     def answer(self) -> Answer | None:
-        """As a backend gave it."""
+        """The answer as a backend gives it."""
         return None if self.text is None else Answer(self.text, self.tokens, self.finished)
 
 
-def key_maker(scope: Mapping[str, Any]) -> Callable[[str], str]:
-    """A function from utterances to keys."""
+def make_key_function(scope: Mapping[str, Any]) -> Callable[[str], str]:
+    """A function from utterances to keys; `scope` is everything else that an answer depends on."""
     start = hashlib.sha256(json.dumps(scope, sort_keys=True, default=str).encode())
 
     def key(utterance: str) -> str:
@@ -57,55 +56,55 @@ def key_maker(scope: Mapping[str, Any]) -> Callable[[str], str]:
     return key
 
 
-class Answers:
+class AnswerCache:
     """A file of answers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._told():
+        with self._errors():
             self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
 
-    def get(self, keys: Sequence[str]) -> dict[str, Known]:
-        """Those that are known."""
-        found: dict[str, Known] = {}
-        with self._told():
-            for start in range(0, len(keys), ASKED_AT_ONCE):
-                some = keys[start : start + ASKED_AT_ONCE]
-                marks = ",".join("?" * len(some))
+    def get(self, keys: Sequence[str]) -> dict[str, CachedAnswer]:
+        """The cached answers by key."""
+        answers: dict[str, CachedAnswer] = {}
+        with self._errors():
+            for start in range(0, len(keys), KEYS_PER_STATEMENT):
+                batch = keys[start : start + KEYS_PER_STATEMENT]
+                marks = ",".join("?" * len(batch))
                 rows: Iterable[tuple[str, str]] = self._file.execute(
-                    f"SELECT key, value FROM answers WHERE key IN ({marks})", some
+                    f"SELECT key, value FROM answers WHERE key IN ({marks})", batch
                 )
-                found.update((key, Known(*json.loads(value))) for key, value in rows)
-        return found
+                answers.update((key, CachedAnswer(*json.loads(value))) for key, value in rows)
+        return answers
 
-    def put(self, answers: Mapping[str, Known]) -> None:
-        """Keeps answers; one that is known already stays as it is."""
+    def put(self, answers: Mapping[str, CachedAnswer]) -> None:
+        """Add answers; one that is cached already stays."""
         rows = [
-            (key, json.dumps([known.text, known.tokens, known.finished, known.cut]))
-            for key, known in sorted(answers.items())
-            if not known.refused
+            (key, json.dumps([answer.text, answer.tokens, answer.finished, answer.cut]))
+            for key, answer in sorted(answers.items())
+            if not answer.refused
         ]
         if rows:
-            with self._told():
+            with self._errors():
                 self._file.execute("BEGIN IMMEDIATE")
                 self._file.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
                 self._file.execute("COMMIT")
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A file that is none, or is damaged, is one sentence; a full disk is a full disk."""
+    def _errors(self) -> Iterator[None]:
+        """Report a damaged file in one sentence, and a full disk as ENOSPC."""
         try:
             yield
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode in NO_ROOM:
+            if error.sqlite_errorcode in DISK_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path)) from error
             raise OSError(f"the cache {self.path} cannot be used ({error})") from error
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:

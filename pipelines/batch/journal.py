@@ -1,14 +1,14 @@
-"""The finished chunks of a job, on disk: append-only shards that a crash at any moment cannot spoil.
+"""The finished chunks of a job on disk: append-only shards that a crash at any moment cannot damage.
 
 A chunk is a block of lines and a last line that seals it:
 
-    +{"id": ...}              a row's outcome
+    +{"id": ...}              the outcome of a row
     -{"line": 17, ...}        a bad row
     ={"chunk": 3, ..., "sha256": ...}
 
-A block is written at once and flushed to the disk. What follows the last whole block of a shard is the work of a
-process that died; it is cut off when the journal is opened, and its rows are done again. A later block of the same
-chunk stands for the earlier one.
+A block is written at once and flushed to the disk. Data after the last whole block of a shard is left from a process
+that died; it is cut off when the journal is opened, and its rows are done again. A later block of the same chunk
+replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -17,82 +17,75 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
 from retrievers.files import sync_folder
 
 SHARD_BYTES = 2**26
-"""Bytes after which a new shard is begun."""
+"""Size at which a new shard is started."""
 GOOD, BAD, SEAL = b"+", b"-", b"="
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of rows."""
+class RowCounts:
+    """Counts of finished rows."""
 
     rows: int = 0
     bad: int = 0
-    asked: int = 0
-    """Utterances that the model answered; the others were known already."""
+    answered: int = 0
+    """Utterances that the model answered; the other answers were cached."""
     tokens: int = 0
-    """What it wrote for them."""
+    """Tokens of these answers."""
     lines: int = 0
     statuses: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: Tally) -> None:
-        """Counts another one in."""
-        for name in ("rows", "bad", "asked", "tokens", "lines"):
+    def add(self, other: RowCounts) -> None:
+        """Add other counts to these."""
+        for name in ("rows", "bad", "answered", "tokens", "lines"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for status, count in other.statuses.items():
             self.statuses[status] = self.statuses.get(status, 0) + count
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Where a chunk lies."""
+class ChunkBlock:
+    """The location of a chunk."""
 
     shard: int
     start: int
     bytes: int
-    tally: Tally
+    counts: RowCounts
 
 
-class Journal:
-    """One process at a time writes it; the caller holds the lock."""
+class ChunkJournal:
+    """Written by one process at a time; the caller holds the lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.blocks: dict[int, Block] = {}
+        self.blocks: dict[int, ChunkBlock] = {}
         """By chunk, in the order in which they were finished."""
-        shards = sorted(folder.glob("shard-*.jsonl"))
-        for path in shards:
+        self._shard = 0
+        for path in sorted(folder.glob("shard-*.jsonl")):
+            self._shard = int(path.stem.removeprefix("shard-"))
             self._recover(path)
-        self._shard = int(shards[-1].stem.removeprefix("shard-")) if shards else 0
         self._stream: IO[bytes] | None = None
 
-    def append(self, chunk: int, lines: Sequence[bytes], tally: Tally) -> None:
-        """Adds a finished chunk; when this returns, it is on the disk."""
+    def append(self, chunk: int, lines: Sequence[bytes], counts: RowCounts) -> None:
+        """Add a finished chunk; it is on the disk when this returns."""
         body = b"".join(line + b"\n" for line in lines)
-        seal = {
-            "chunk": chunk,
-            "rows": tally.rows,
-            "bad": tally.bad,
-            "asked": tally.asked,
-            "tokens": tally.tokens,
-            "lines": tally.lines,
-            "statuses": tally.statuses,
-            "sha256": hashlib.sha256(body).hexdigest(),
-        }
-        stream = self._open()
-        start = stream.tell()
-        stream.write(body + SEAL + json.dumps(seal).encode() + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-        self._remember(chunk, Block(self._shard, start, len(body), tally))
-        if stream.tell() > SHARD_BYTES:
+        seal = {"chunk": chunk, **asdict(counts), "sha256": hashlib.sha256(body).hexdigest()}
+        if self._stream is None:
+            self._stream = self._path(self._shard).open("ab")
+            sync_folder(self.folder)
+        start = self._stream.tell()
+        self._stream.write(body + SEAL + json.dumps(seal).encode() + b"\n")
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        self._set_block(chunk, ChunkBlock(self._shard, start, len(body), counts))
+        if self._stream.tell() > SHARD_BYTES:
             self.close()
             self._shard += 1
 
@@ -103,15 +96,15 @@ class Journal:
             stream.seek(block.start)
             return stream.read(block.bytes).split(b"\n")[:-1]
 
-    def tally(self) -> Tally:
-        """What became of all rows so far."""
-        total = Tally()
+    def counts(self) -> RowCounts:
+        """The counts of all chunks."""
+        total = RowCounts()
         for block in self.blocks.values():
-            total.add(block.tally)
+            total.add(block.counts)
         return total
 
     def close(self) -> None:
-        """Closes the shard that is being written."""
+        """Close the shard that is being written."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -119,30 +112,24 @@ class Journal:
     def _path(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05}.jsonl"
 
-    def _open(self) -> IO[bytes]:
-        if self._stream is None:
-            self._stream = self._path(self._shard).open("ab")
-            sync_folder(self.folder)
-        return self._stream
-
-    def _remember(self, chunk: int, block: Block) -> None:
-        self.blocks.pop(chunk, None)
+    def _set_block(self, chunk: int, block: ChunkBlock) -> None:
+        self.blocks.pop(chunk, None)  # a later block goes to the end of the order
         self.blocks[chunk] = block
 
     def _recover(self, path: Path) -> None:
-        """Reads the seals of a shard and cuts off what follows the last whole block."""
-        shard, end = int(path.stem.removeprefix("shard-")), 0
+        """Read the seals of a shard and cut off what follows the last whole block."""
+        end = 0
         with path.open("r+b") as stream:
-            for chunk, start, size, tally in _whole(stream):
-                self._remember(chunk, Block(shard, start, size, tally))
+            for chunk, start, size, counts in _whole_blocks(stream):
+                self._set_block(chunk, ChunkBlock(self._shard, start, size, counts))
                 end = stream.tell()
             if os.fstat(stream.fileno()).st_size > end:
                 stream.truncate(end)
                 os.fsync(stream.fileno())
 
 
-def _whole(stream: IO[bytes]) -> Iterator[tuple[int, int, int, Tally]]:
-    """The whole blocks at the beginning of a shard: chunk, start, size, tally."""
+def _whole_blocks(stream: IO[bytes]) -> Iterator[tuple[int, int, int, RowCounts]]:
+    """The whole blocks at the beginning of a shard: chunk, start, size, counts."""
     start, digest, size = 0, hashlib.sha256(), 0
     while (line := stream.readline()).endswith(b"\n"):
         if not line.startswith(SEAL):
@@ -154,8 +141,8 @@ def _whole(stream: IO[bytes]) -> Iterator[tuple[int, int, int, Tally]]:
             if seal.pop("sha256") != digest.hexdigest():
                 return
             chunk = int(seal.pop("chunk"))
-            tally = Tally(**seal)
+            counts = RowCounts(**seal)
         except (ValueError, KeyError, TypeError, AttributeError):
             return
-        yield chunk, start, size, tally
+        yield chunk, start, size, counts
         start, digest, size = stream.tell(), hashlib.sha256(), 0

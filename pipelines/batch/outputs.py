@@ -1,6 +1,6 @@
-"""What a job writes: JSON lines (plain, or as OpenAI's batch API answers), CSV, Parquet, a TREC run; plain, gzip, zstd.
+"""Outputs of a job: JSON lines (plain or in the shape of OpenAI's batch API), CSV, Parquet, a TREC run; gzip, zstd.
 
-The same outcomes always make the same bytes: no dates, no names of machines.
+The same outcomes always give the same bytes: no dates, no names of machines.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
-from pipelines.batch.rows import Shape
-from pipelines.batch.settings import BatchConfig
-from pipelines.batch.sources import PACKED
+from pipelines.batch.settings import BatchConfig, OutputFormat, Shape
+from pipelines.batch.sources import COMPRESSIONS
 from pipelines.data.trec import write_run
 from retrievers.errors import BadInput
 from retrievers.types import Ranking
 
-Format = Literal["jsonl", "csv", "parquet", "trec"]
-WRITTEN: dict[str, Format] = {
+FORMATS: dict[str, OutputFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -34,35 +32,35 @@ WRITTEN: dict[str, Format] = {
     ".run": "trec",
 }
 ROW_GROUP = 20_000
-"""Rows of a Parquet file that are held in memory and written together."""
+"""Rows of a Parquet file that are written together."""
 Write = Callable[[list[bytes]], None]
-"""Takes outcomes as the journal has them, each a JSON object."""
+"""Takes outcomes from the journal, each a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """How outcomes are written."""
+class OutputWriter:
+    """Writes outcomes in one format."""
 
-    format: Format
+    format: OutputFormat
     shape: Shape = "plain"
-    packing: str | None = None
+    compression: str | None = None
     tag: str = "rewrite-batch"
-    """The name of the run, and of the model in answers of the batch API."""
+    """The name of a TREC run, and of the model in answers of the batch API."""
     tools: bool = False
     rewrites: bool = True
 
     @contextmanager
     def writer(self, stream: IO[bytes]) -> Iterator[Write]:
-        """Writes outcomes into a stream."""
+        """Open a function that writes outcomes into a stream."""
         if self.format == "parquet":
             with self._parquet(stream) as write:
                 yield write
             return
         with ExitStack() as stack:
-            yield self.lines(stack.enter_context(packed(stream, self.packing)))
+            yield self.lines(stack.enter_context(compress(stream, self.compression)))
 
     def lines(self, stream: IO[bytes]) -> Write:
-        """Writes outcomes into a stream as lines."""
+        """A function that writes outcomes into a stream as lines."""
         if self.format == "csv":
             stream.write(_cells(self._columns))
 
@@ -80,13 +78,13 @@ class Output:
             return outcome + b"\n"
         facts = json.loads(outcome)
         if self.format == "jsonl":
-            return json.dumps(answer(facts, self.tag), ensure_ascii=False).encode() + b"\n"
+            return json.dumps(openai_answer(facts, self.tag), ensure_ascii=False).encode() + b"\n"
         if self.format == "trec":
             hits = facts["tools"]
             ranking = Ranking(tuple(hit["id"] for hit in hits), tuple(hit["score"] for hit in hits))
             return write_run({facts["id"]: ranking}, self.tag).encode()
         values = [facts[name] for name in self._columns]
-        return _cells([json.dumps(each, ensure_ascii=False) if isinstance(each, list) else each for each in values])
+        return _cells([json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value for value in values])
 
     @contextmanager
     def _parquet(self, stream: IO[bytes]) -> Iterator[Write]:
@@ -96,43 +94,43 @@ class Output:
         hit = pyarrow.struct([("id", pyarrow.string()), ("score", pyarrow.float64())])
         kinds = {"queries": pyarrow.list_(pyarrow.string()), "tokens": pyarrow.int64(), "tools": pyarrow.list_(hit)}
         schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in self._columns])
-        held: list[dict[str, Any]] = []
+        pending: list[dict[str, Any]] = []
         with pyarrow.parquet.ParquetWriter(stream, schema, compression="zstd") as file:
 
             def write(outcomes: list[bytes]) -> None:
-                held.extend(map(json.loads, outcomes))
-                while len(held) >= ROW_GROUP:
-                    file.write_table(pyarrow.Table.from_pylist(held[:ROW_GROUP], schema))
-                    del held[:ROW_GROUP]
+                pending.extend(map(json.loads, outcomes))
+                while len(pending) >= ROW_GROUP:
+                    file.write_table(pyarrow.Table.from_pylist(pending[:ROW_GROUP], schema))
+                    del pending[:ROW_GROUP]
 
             yield write
-            if held:
-                file.write_table(pyarrow.Table.from_pylist(held, schema))
+            if pending:
+                file.write_table(pyarrow.Table.from_pylist(pending, schema))
 
 
-def make_output(name: str, config: BatchConfig, shape: Shape, tag: str) -> Output:
-    """How the output of that name is written."""
+def make_output(name: str, config: BatchConfig, shape: Shape, tag: str) -> OutputWriter:
+    """The writer of the output with that name."""
     endings = [ending.lower() for ending in Path(name).suffixes]
-    packing = PACKED.get(endings[-1]) if endings else None
-    if packing:
+    compression = COMPRESSIONS.get(endings[-1]) if endings else None
+    if compression:
         endings.pop()
-    chosen = config.output_format or ("jsonl" if name == "-" else WRITTEN.get(endings[-1]) if endings else None)
+    chosen = config.output_format or ("jsonl" if name == "-" else FORMATS.get(endings[-1]) if endings else None)
     if chosen is None:
         raise BadInput(
             f"{name} does not tell its format by its name; end it with .jsonl, .csv, .parquet or .trec "
-            "(and .gz or .zst), or say it with --set output_format=jsonl"
+            "(and .gz or .zst), or set it with --set output_format=jsonl"
         )
     if chosen == "trec" and config.index is None:
         raise BadInput("a TREC run holds tools; name the `index` that finds them")
-    if chosen == "parquet" and (packing or name == "-"):
-        raise BadInput("a Parquet file is packed by itself and needs a name; end the output with .parquet")
+    if chosen == "parquet" and (compression or name == "-"):
+        raise BadInput(f"a Parquet file compresses itself and needs a name, got {name}; end the output with .parquet")
     if chosen != "jsonl":
         shape = "plain"
-    return Output(chosen, shape, packing, tag, config.index is not None, config.rewriter is not None)
+    return OutputWriter(chosen, shape, compression, tag, config.index is not None, config.rewriter is not None)
 
 
-def answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
-    """An outcome as OpenAI's batch API answers a request. `created` is 0: the same job gives the same bytes."""
+def openai_answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
+    """An outcome in the shape of OpenAI's batch API. `created` is 0, so that the same job gives the same bytes."""
     tokens = facts.get("tokens", 0)
     body: dict[str, Any] = {
         "id": f"rewrite-{facts['id']}",
@@ -153,8 +151,8 @@ def answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
     return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": response, "error": None}
 
 
-def trouble(facts: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    """A bad row as it is told."""
+def error_record(facts: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """A bad row in the shape of the output."""
     if shape == "plain":
         return facts
     error = {"code": "bad_row", "message": facts["error"]}
@@ -163,12 +161,12 @@ def trouble(facts: dict[str, Any], shape: Shape) -> dict[str, Any]:
 
 
 @contextmanager
-def packed(stream: IO[bytes], packing: str | None) -> Iterator[IO[bytes]]:
-    """The stream, packing what is written to it."""
-    if packing == "gzip":
+def compress(stream: IO[bytes], compression: str | None) -> Iterator[IO[bytes]]:
+    """A stream that compresses into another."""
+    if compression == "gzip":
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as file:
             yield file  # type: ignore[misc]
-    elif packing == "zstd":
+    elif compression == "zstd":
         import pyarrow
 
         own = os.fdopen(os.dup(stream.fileno()), "wb")  # Arrow closes what it writes to

@@ -1,56 +1,53 @@
-"""What a batch job's config says. Stdlib only, so that reading a config costs nothing."""
+"""Settings of a batch job. Stdlib only, so that reading a config costs nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Interval
 
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 
-Format = Literal["jsonl", "csv", "parquet", "txt", "trec"]
+InputFormat = Literal["jsonl", "csv", "parquet", "txt"]
+OutputFormat = Literal["jsonl", "csv", "parquet", "trec"]
+Shape = Literal["plain", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
 class InputSettings:
-    """How the input reads, where its name and its first row do not tell."""
+    """The form of the input, where its name and its first row do not show it."""
 
-    format: Literal["jsonl", "csv", "parquet", "txt"] | None = None
-    shape: Literal["plain", "openai"] | None = None
-    """openai: requests as OpenAI's batch API takes them; the output then has the shape of its answers."""
+    format: InputFormat | None = None
+    shape: Shape | None = None
+    """openai: requests of OpenAI's batch API; the output then has the shape of its answers."""
     text: str | None = None
-    """The key or column that holds the utterance; not set: text, query, utterance or question."""
+    """The key or column of the utterance; not set: text, query, utterance or question."""
     id: str | None = None
-    """The key or column that holds the id; not set: _id, id or custom_id, and where there is none the row's number."""
-    max_characters: int = 8000
+    """The key or column of the id; not set: _id, id or custom_id, else the row's number."""
+    max_characters: Annotated[int, Ge(1)] = 8000
     """A longer utterance is a bad row."""
-
-    def __post_init__(self) -> None:
-        if self.max_characters < 1:
-            raise BadInput("max_characters must be at least 1", "max_characters")
 
 
 @dataclass(frozen=True, slots=True)
 class RaySettings:
-    """Where and how wide a job runs with --engine ray."""
+    """The cluster and the workers of --engine ray."""
 
     address: str | None = None
-    """A cluster's address, or `auto`; not set: a cluster of this machine's own, for this job."""
-    workers: int = 1
-    """Actors, each with a rewriter and an index of its own."""
-    cpus: float = 1.0
-    gpus: float = 0.0
-    """What one actor takes."""
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or min(self.cpus, self.gpus) < 0:
-            raise BadInput("workers is at least 1, cpus and gpus are not negative")
+    """A cluster's address, or `auto`; not set: a cluster on this machine, for this job."""
+    workers: Annotated[int, Ge(1)] = 1
+    """Actors, each with its own rewriter and index."""
+    cpus: Annotated[float, Ge(0)] = 1.0
+    """CPUs per actor."""
+    gpus: Annotated[float, Ge(0)] = 0.0
+    """GPUs per actor."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """A batch job: who rewrites, which index is asked, what is written."""
+    """A batch job: the rewriter, the index, input and output."""
 
     rewriter: RewriterSettings | None = None
     index: str | None = None
@@ -58,27 +55,25 @@ class BatchConfig:
     retriever: str = "dense"
     fusion: RewriteFusion | None = None
     """How raw and rewritten lists become one; not set: as the rewriter's card says."""
-    k: int = 10
-    """Tools a row."""
+    k: Annotated[int, Ge(1)] = 10
+    """Tools per row."""
     detect: bool = True
-    """What needs no tool gets none, where the index can tell."""
+    """Return no tools for queries that need none, where the index has a detector."""
     input: InputSettings = field(default_factory=InputSettings)
-    output_format: Literal["jsonl", "csv", "parquet", "trec"] | None = None
-    """Not set: as the output's name says."""
+    output_format: OutputFormat | None = None
+    """Not set: by the output's name."""
     order: Literal["input", "any"] = "input"
-    """any: rows stand as they were finished; resumed or not, they are the same rows."""
-    chunk: int = 512
-    """Rows that are finished, and safe from any crash, together."""
-    most_bad: float = 0.1
-    """The share of bad rows, of the first hundred or more, that stops the job."""
+    """any: rows in the order in which they were finished."""
+    chunk_size: Annotated[int, Ge(1)] = 512
+    """Rows that are finished, and made crash-safe, together."""
+    max_bad_share: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    """A larger share of bad rows, of a hundred rows or more, stops the job."""
     cache: str | None = None
     """A file that keeps answers for other jobs with the same model, template and decoding."""
     ray: RaySettings = field(default_factory=RaySettings)
 
     def __post_init__(self) -> None:
         if self.rewriter is None and self.index is None:
-            raise BadInput("a batch job needs a `rewriter`, an `index`, or both")
-        if self.k < 1 or self.chunk < 1 or not 0 <= self.most_bad <= 1:
-            raise BadInput("k and chunk are at least 1, most_bad is a share between 0 and 1")
+            raise BadInput("a batch job needs a `rewriter`, an `index`, or both; got neither", "rewriter")
         if self.output_format == "trec" and self.index is None:
             raise BadInput("a TREC run holds tools; name the `index` that finds them", "output_format")

@@ -1,6 +1,6 @@
 """Inputs of any size, read in chunks: JSON lines, plain text, CSV, Parquet; plain, gzip or zstd.
 
-A row that cannot be read is given as an exception in its place; a file that cannot be read on is an error.
+A row that cannot be read is yielded as an exception; a file that cannot be read further raises an error.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Protocol
 
-from pipelines.batch.rows import Raw, Shape, Unusable, shape_of
-from pipelines.batch.settings import InputSettings
+from pipelines.batch.rows import Raw, UnusableRow, shape_of
+from pipelines.batch.settings import InputFormat, InputSettings, Shape
 from retrievers.errors import BadInput
 
-LONGEST = 2**23
-"""Bytes of a line; what is longer is not read into memory."""
-ENDINGS: dict[str, Literal["jsonl", "csv", "parquet", "txt"]] = {
+MAX_LINE_BYTES = 2**23
+"""A longer line is a bad row and is not read into memory."""
+FORMATS: dict[str, InputFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -31,13 +31,13 @@ ENDINGS: dict[str, Literal["jsonl", "csv", "parquet", "txt"]] = {
     ".parquet": "parquet",
     ".txt": "txt",
 }
-PACKED = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 Chunk = tuple[int, list[tuple[int, Raw]]]
-"""Its number, and its rows with theirs."""
+"""The number of the chunk, and its rows with their numbers."""
 
 
-class Chunked(Protocol):
+class ChunkSource(Protocol):
     """Rows in chunks."""
 
     def chunks(self, size: int) -> Iterator[Chunk]:
@@ -46,24 +46,24 @@ class Chunked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputFile:
     """A file of rows. Small, and the same on every machine that sees the file."""
 
     path: Path
-    format: Literal["jsonl", "csv", "parquet", "txt"]
+    format: InputFormat
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows, `size` at a time."""
         yield from _in_chunks(self._rows(), size)
 
     def shape(self) -> Shape:
-        """What the first row that is not blank looks like."""
+        """The shape of the first row that is not blank."""
         if self.format != "jsonl":
             return "plain"
         return next((shape_of(raw) for _, raw in self._rows() if raw != b""), "plain")
 
     def measure(self) -> tuple[str, int]:
-        """The hash of the content, packed or not, and about how many rows it has."""
+        """The hash of the decompressed content, and about how many rows it has."""
         digest, rows, last = hashlib.sha256(self.format.encode()), 0, b"\n"
         with self._open() as stream:
             while block := stream.read(2**20):
@@ -71,38 +71,39 @@ class Source:
                 rows += block.count(b"\n")
                 last = block[-1:]
         if self.format == "parquet":
-            return digest.hexdigest(), _parquet(self.path).metadata.num_rows
+            return digest.hexdigest(), _open_parquet(self.path).metadata.num_rows
         return digest.hexdigest(), max(0, rows + (last != b"\n") - (self.format == "csv"))
 
     def _rows(self) -> Iterator[tuple[int, Raw]]:
         if self.format == "parquet":
-            yield from _parquet_rows(self.path)
+            batches = _open_parquet(self.path).iter_batches(batch_size=1024)
+            yield from enumerate((cells for batch in batches for cells in batch.to_pylist()), 1)
             return
         with self._open() as stream:
             yield from _csv_rows(stream, self.path) if self.format == "csv" else _lines(stream)
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        """The content, unpacked; what is wrong with the file is one sentence."""
+        """Open the decompressed content; raise `BadInput` for a missing or damaged file."""
         try:
             with self.path.open("rb") as file:
-                packing = None if self.format == "parquet" else MAGIC.get(file.read(2)) or MAGIC.get(_first(file, 4))
+                head = file.read(4)
                 file.seek(0)
-                if packing == "gzip":
+                compression = None if self.format == "parquet" else MAGIC.get(head[:2]) or MAGIC.get(head)
+                if compression == "gzip":
                     yield io.BufferedReader(gzip.GzipFile(fileobj=file))
-                elif packing == "zstd":
+                elif compression == "zstd":
                     import pyarrow
 
-                    with pyarrow.input_stream(
-                        file, compression="zstd"
-                    ) as stream:  # unlike others tells what is cut short
+                    # Unlike other readers, Arrow reports a truncated file.
+                    with pyarrow.input_stream(file, compression="zstd") as stream:
                         yield io.BufferedReader(stream)
                 else:
                     yield file
         except FileNotFoundError as error:
             raise BadInput(f"no input file {self.path}") from error
         except IsADirectoryError as error:
-            raise BadInput(f"{self.path} is a folder; give the file that holds the rows") from error
+            raise BadInput(f"{self.path} is a folder; name the file that holds the rows") from error
         except (OSError, zlib.error, EOFError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -110,11 +111,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Piped:
-    """Rows that come once, through a pipe."""
+class InputPipe:
+    """Rows that can be read once."""
 
     stream: IO[bytes]
-    format: Literal["jsonl", "csv", "txt"]
+    format: InputFormat
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """All rows, `size` at a time."""
@@ -124,68 +125,62 @@ class Piped:
 
 def _in_chunks(rows: Iterator[tuple[int, Raw]], size: int) -> Iterator[Chunk]:
     for number in itertools.count():
-        held = list(itertools.islice(rows, size))
-        if not held:
+        chunk = list(itertools.islice(rows, size))
+        if not chunk:
             return
-        yield number, held
+        yield number, chunk
 
 
-def open_source(path: Path, settings: InputSettings) -> Source:
-    """The source that a file is, by its name unless the settings say it."""
+def open_input(path: Path, settings: InputSettings) -> InputFile:
+    """The input file, its format by its name unless the settings name it."""
     endings = [ending.lower() for ending in path.suffixes]
-    if endings and endings[-1] in PACKED:
+    if endings and endings[-1] in COMPRESSIONS:
         endings.pop()
-    found = settings.format or (ENDINGS.get(endings[-1]) if endings else None)
-    if found is None:
+    chosen = settings.format or (FORMATS.get(endings[-1]) if endings else None)
+    if chosen is None:
         raise BadInput(
-            f"{path} does not tell its format by its name; say it with --set input.format=jsonl (or csv, parquet, txt)"
+            f"{path} does not tell its format by its name; set it with --set input.format=jsonl (or csv, parquet, txt)"
         )
-    return Source(path.expanduser().absolute(), found)
-
-
-def _first(file: IO[bytes], count: int) -> bytes:
-    file.seek(0)
-    return file.read(count)
+    return InputFile(path.expanduser().absolute(), chosen)
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, Raw]]:
     for number in itertools.count(1):
-        line = stream.readline(LONGEST)
+        line = stream.readline(MAX_LINE_BYTES)
         if not line:
             return
-        if len(line) == LONGEST and not line.endswith(b"\n"):
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
             while line and not line.endswith(b"\n"):
-                line = stream.readline(LONGEST)
-            yield number, Unusable(f"longer than {LONGEST} bytes")
+                line = stream.readline(MAX_LINE_BYTES)
+            yield number, UnusableRow(f"longer than {MAX_LINE_BYTES} bytes")
         else:
             yield number, line.rstrip(b"\r\n")
 
 
 def _csv_rows(stream: IO[bytes], path: Path) -> Iterator[tuple[int, Raw]]:
-    """Rows by the names in the first one; a row's number is that of the line on which it begins."""
-    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(lines)
+    """Rows by the names in the first one; a row's number is that of its first line."""
+    reader = csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""))
     head = next(reader, None)
     if not head or len(set(head)) != len(head):
         raise BadInput(f"{path}: the first line of a CSV file names its columns, each once")
-    for _ in itertools.count():
+    while True:
         number = reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield number, Unusable(f"not CSV ({error})")
+            yield number, UnusableRow(f"not CSV ({error})")
             continue
         if not cells:
-            yield number, Unusable("empty")
+            yield number, UnusableRow("empty")
         elif len(cells) != len(head):
-            yield number, Unusable(f"{len(cells)} cells where there are {len(head)} columns")
+            yield number, UnusableRow(f"{len(cells)} cells where there are {len(head)} columns")
         else:
             yield number, dict(zip(head, cells, strict=True))
 
 
-def _parquet(path: Path) -> Any:
+def _open_parquet(path: Path) -> Any:
     import pyarrow
     import pyarrow.parquet
 
@@ -195,11 +190,3 @@ def _parquet(path: Path) -> Any:
         raise BadInput(f"no input file {path}") from error
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise BadInput(f"{path} is not a Parquet file ({' '.join(str(error).split())})") from error
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Raw]]:
-    number = 0
-    for batch in _parquet(path).iter_batches(batch_size=1024):
-        for cells in batch.to_pylist():
-            number += 1
-            yield number, cells

@@ -1,88 +1,146 @@
-"""What became of a job's rows, and when too many of them are bad."""
+"""Progress and result of a job in figures, and the check that stops a job with too many bad rows."""
 
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipelines.batch.journal import BAD, Tally
+from tqdm import tqdm
+
+from pipelines.batch.journal import BAD, RowCounts
 from retrievers.errors import BadInput
 
-ENOUGH = 100
-"""Rows after which a share means something."""
+MIN_ROWS = 100
+"""Rows from which on the share of bad ones is checked."""
+LOG_SECONDS = 30.0
+"""Seconds between two progress lines."""
 
 
-class TooManyBad(BadInput):
-    """So many rows are bad that the input, or how it is read, must be wrong."""
+class TooManyBadRows(BadInput):
+    """The share of bad rows is so high that the input, or the way it is read, must be wrong."""
 
 
 @dataclass(slots=True)
-class Summary:
+class BatchSummary:
     """A finished job in figures."""
 
     output: str
     rows: int
     bad: int
-    asked: int
-    """Utterances that a model was asked for; equal ones once, known ones not at all."""
+    answered: int
+    """Utterances that the model answered; equal ones count once, cached ones not at all."""
     parsed: float | None
-    """The share of rows whose answer could be read; None without a rewriter."""
+    """The share of rows whose answer could be parsed; None without a rewriter."""
     fallbacks: int
-    """Rows that were left with the raw query: too long to be asked, or answered with nothing usable."""
+    """Rows that keep the raw query: too long for the model, or answered with nothing usable."""
     tokens: int
     lines: int
     statuses: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     rows_per_second: float = 0.0
-    kept: int = 0
-    """Rows that an earlier, broken-off run had done."""
-    already: bool = False
+    resumed: int = 0
+    """Rows that an earlier run of the job had finished."""
+    already_finished: bool = False
     """True where the job was finished before and nothing was done."""
 
-    def told(self) -> str:
-        """In a few lines."""
-        if self.already:
+    def text(self) -> str:
+        """The summary in a few lines."""
+        if self.already_finished:
             return f"{self.output} was finished before ({self.rows:,} rows, {self.bad:,} bad); nothing was done"
-        kept = f", {self.kept:,} of them by an earlier run" if self.kept else ""
-        lines = [f"{self.rows:,} rows{kept}, {self.bad:,} bad; {self.rows_per_second:,.1f} rows/s"]
+        resumed = f", {self.resumed:,} of them by an earlier run" if self.resumed else ""
+        lines = [f"{self.rows:,} rows{resumed}, {self.bad:,} bad; {self.rows_per_second:,.1f} rows/s"]
         if self.parsed is not None:
             lines.append(
-                f"{self.parsed:.1%} of the answers could be read, {self.fallbacks:,} rows fall back to the raw query; "
-                f"{self.asked:,} utterances asked, {self.tokens:,} tokens, {self.lines:,} queries"
+                f"{self.parsed:.1%} of the answers were parsed, {self.fallbacks:,} rows fall back to the raw query; "
+                f"{self.answered:,} utterances answered, {self.tokens:,} tokens, {self.lines:,} queries"
             )
         return "\n".join([*lines, self.output])
 
 
-def summarise(total: Tally, output: str, seconds: float, rate: float, kept: int) -> Summary:
-    """A job's figures out of its tally."""
+class ProgressReporter:
+    """Counts rows and shows progress on standard error."""
+
+    def __init__(self, total: int, done: int, show: bool | None = None) -> None:
+        """`show`: True a bar, False nothing; None a bar on a terminal and lines elsewhere."""
+        self._total, self._done, self._new = total, done, 0
+        self._started = self._logged = time.monotonic()
+        show_bar = sys.stderr.isatty() if show is None else show
+        self._show_lines = show is None and not show_bar
+        self._bar = (
+            tqdm(total=max(total, done), initial=done, unit="row", smoothing=0.1, dynamic_ncols=True)
+            if show_bar
+            else None
+        )
+
+    @property
+    def rate(self) -> float:
+        """Rows per second since the start."""
+        return self._new / max(self.seconds, 1e-9)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
+    def add(self, rows: int, bad: int) -> None:
+        """Count finished rows; `bad` is the number of bad rows so far."""
+        self._done += rows
+        self._new += rows
+        if self._bar is not None:
+            self._bar.update(rows)
+            self._bar.set_postfix_str(f"{bad} bad" if bad else "", refresh=False)
+        elif self._show_lines and time.monotonic() - self._logged >= LOG_SECONDS:
+            self._logged = time.monotonic()
+            left = max(0, self._total - self._done) / max(self.rate, 1e-9)
+            sys.stderr.write(
+                f"{self._done:,} of about {self._total:,} rows, {self.rate:,.1f} rows/s, {_duration(left)} left"
+                + (f", {bad:,} bad\n" if bad else "\n")
+            )
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Clear the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def summarise(total: RowCounts, output: str, seconds: float, rate: float, resumed: int) -> BatchSummary:
+    """The figures of a job."""
     good = total.rows - total.bad
     fallbacks = total.statuses.get("unparseable", 0) + total.statuses.get("too-long", 0)
-    parsed = 1 - fallbacks / good if total.statuses and good else None
-    return Summary(
-        output,
-        total.rows,
-        total.bad,
-        total.asked,
-        parsed,
-        fallbacks,
-        total.tokens,
-        total.lines,
-        total.statuses,
-        round(seconds, 3),
-        round(rate, 2),
-        kept,
+    return BatchSummary(
+        output=output,
+        rows=total.rows,
+        bad=total.bad,
+        answered=total.answered,
+        parsed=1 - fallbacks / good if total.statuses and good else None,
+        fallbacks=fallbacks,
+        tokens=total.tokens,
+        lines=total.lines,
+        statuses=total.statuses,
+        seconds=round(seconds, 3),
+        rows_per_second=round(rate, 2),
+        resumed=resumed,
     )
 
 
-def check_share(total: Tally, most: float, lines: Sequence[bytes], last: bool = False) -> None:
-    """Stops a job of which too many rows are bad; `lines` may tell why."""
-    too_many = total.bad > most * total.rows and total.rows >= ENOUGH
+def check_bad_share(total: RowCounts, max_share: float, lines: Sequence[bytes], last: bool = False) -> None:
+    """Stop a job with too many bad rows; one of `lines` may show why."""
+    too_many = total.bad > max_share * total.rows and total.rows >= MIN_ROWS
     if not (too_many or (last and total.bad == total.rows)):
         return
-    reason = next((json.loads(line[1:]) for line in lines if line.startswith(BAD)), None)
-    told = f", such as line {reason['line']} ({reason['error']})" if reason else ""
-    raise TooManyBad(
-        f"{total.bad:,} of {total.rows:,} rows are bad{told}; is the input of the format and shape that the config "
-        "says? What is finished is kept: mend the config with --fresh, or raise most_bad and run again"
+    bad = next((json.loads(line[1:]) for line in lines if line.startswith(BAD)), None)
+    example = f", such as line {bad['line']} ({bad['error']})" if bad else ""
+    raise TooManyBadRows(
+        f"{total.bad:,} of {total.rows:,} rows are bad{example}; check the input's format and shape in the config. "
+        "Finished rows are kept: correct the config and use --fresh, or raise max_bad_share and run again"
     )

@@ -97,7 +97,7 @@ def run_batch(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         way = "" if piped else "; finished rows are kept: run the same command again to continue"
         raise Interrupted(f"interrupted{way}") from None
-    print(summary.told(), file=sys.stderr if piped else sys.stdout)
+    print(summary.text(), file=sys.stderr if piped else sys.stdout)
     if summary.bad and not piped:
         print(f"{summary.output}.errors.jsonl lists the bad rows; fix them and run again with --retry-errors")
     return 0

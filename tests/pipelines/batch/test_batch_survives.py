@@ -45,7 +45,7 @@ def write_input(path: Path, rows: int) -> None:
 
 
 def work(folder: Path, chunk: int, retry: bool = False, index: str | None = None) -> None:
-    config = BatchConfig(rewriter=RULES, chunk=chunk, index=index, retriever="bm25")
+    config = BatchConfig(rewriter=RULES, chunk_size=chunk, index=index, retriever="bm25")
     run(str(folder / "in.jsonl"), str(folder / "out.jsonl"), config, retry=retry, show=False)
 
 
@@ -142,7 +142,7 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(place: P
 
 def limited(folder: Path, size: int) -> subprocess.CompletedProcess[str]:
     """The command under a limit on the size of files, which looks like a full disk."""
-    (folder / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 20\n")
+    (folder / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk_size: 20\n")
 
     def cramp() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -176,7 +176,7 @@ def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path
         lines = [json.dumps(f"request {n * n % 41} " + "and more " * (n % 9)) for n in range(60)]
         (tmp_path / name / "in.jsonl").write_text("\n".join(lines))
     (tmp_path / "config.yaml").write_text(
-        f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{max_tokens: 12}}}}\nchunk: 7\n"
+        f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{max_tokens: 12}}}}\nchunk_size: 7\n"
     )
 
     def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
@@ -192,12 +192,12 @@ def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path
         with start("killed") as again:
             assert again.wait() == whole.wait() == 0
     assert state(tmp_path / "killed") == state(tmp_path / "whole") != {}
-    assert json.loads((tmp_path / "killed" / "out.jsonl.batch.json").read_text())["summary"]["kept"] >= 14
+    assert json.loads((tmp_path / "killed" / "out.jsonl.batch.json").read_text())["summary"]["resumed"] >= 14
 
 
 def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
     write_input(tmp_path / "in.jsonl", 60_000)
-    (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk: 50\n")
+    (tmp_path / "config.yaml").write_text("rewriter: {template: needs, backend: {kind: rules}}\nchunk_size: 50\n")
     words = [str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--config", str(tmp_path / "config.yaml")]
     code = "from pipelines.cli.main import batch; raise SystemExit(batch())"
     shard = tmp_path / "out.jsonl.work" / "shard-00000.jsonl"
@@ -211,7 +211,7 @@ def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
         job.send_signal(signal.SIGINT)
         _, told = job.communicate(timeout=2 * PATIENCE)
     assert job.returncode == 130
-    assert told == "rewrite-batch: interrupted; what is finished is kept: run the same command again to go on\n"
+    assert told == "rewrite-batch: interrupted; finished rows are kept: run the same command again to resume\n"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 0
     assert "by an earlier run" in done.stdout

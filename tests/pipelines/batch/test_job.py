@@ -20,7 +20,7 @@ from paths import ROOT
 
 from pipelines.batch.api import rewrite_batch, run
 from pipelines.batch.settings import BatchConfig, InputSettings
-from pipelines.batch.summary import Summary, TooManyBad
+from pipelines.batch.summary import BatchSummary, TooManyBadRows
 from pipelines.cli import main as cli
 from pipelines.data.trec import read_run
 from pipelines.rewriters import RewriterSettings, make_rewriter
@@ -41,7 +41,7 @@ UTTERANCES = [
     for noun in ("parcel", "flight", "hotel")
     for name in ("Anna", "Ben", "Anna")
 ]
-CONFIG = BatchConfig(rewriter=RULES, chunk=5)
+CONFIG = BatchConfig(rewriter=RULES, chunk_size=5)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def do(rows: Path, out: Path, config: BatchConfig = CONFIG, **options: Any) -> Summary:
+def do(rows: Path, out: Path, config: BatchConfig = CONFIG, **options: Any) -> BatchSummary:
     return run(str(rows), str(out), config, show=False, **options)
 
 
@@ -83,7 +83,7 @@ def test_rewrites_are_what_the_rewriter_gives(tmp_path: Path, rows: Path) -> Non
     assert [row["text"] for row in found] == UTTERANCES
     assert all(row["status"] == "rewritten" and row["queries"] for row in found)
     assert (summary.rows, summary.bad, summary.parsed, summary.fallbacks) == (36, 0, 1.0, 0)
-    assert summary.asked == len(set(UTTERANCES)) == 24
+    assert summary.answered == len(set(UTTERANCES)) == 24
     assert summary.lines == sum(len(row["queries"]) for row in found)
     assert not (tmp_path / "out.jsonl.work").exists()
     assert not (tmp_path / "out.jsonl.errors.jsonl").exists()
@@ -175,13 +175,13 @@ def test_the_same_command_again_does_nothing_and_another_is_refused_by_name(tmp_
     out = tmp_path / "out.jsonl"
     do(rows, out)
     before = out.read_bytes()
-    assert do(rows, out).already
+    assert do(rows, out).already_finished
     for change, name in (
         (
             replace(CONFIG, rewriter=replace(RULES, sampling=Sampling(seed=3))),
             "rewriter.sampling.seed: it was 0 and is 3",
         ),
-        (replace(CONFIG, chunk=6), "chunk: it was 5 and is 6"),
+        (replace(CONFIG, chunk_size=6), "chunk_size: it was 5 and is 6"),
         (replace(CONFIG, order="any"), "order"),
     ):
         with pytest.raises(BadInput, match=name):
@@ -191,7 +191,7 @@ def test_the_same_command_again_does_nothing_and_another_is_refused_by_name(tmp_
         do(rows, out)
     assert out.read_bytes() == before
     assert do(rows, out, fresh=True).rows == 37
-    assert do(rows, out, replace(CONFIG, most_bad=0.5, cache=str(tmp_path / "cache"))).already
+    assert do(rows, out, replace(CONFIG, max_bad_share=0.5, cache=str(tmp_path / "cache"))).already_finished
 
 
 def test_another_model_and_another_state_of_the_index_are_refused_by_name(
@@ -250,7 +250,7 @@ def test_what_changed_since_is_noticed(tmp_path: Path, rows: Path, index: Path) 
     with pytest.raises(BadInput, match="was changed since"):
         do(rows, out)
     out.unlink()
-    assert not do(rows, out).already
+    assert not do(rows, out).already_finished
     with pytest.raises(BadInput, match="both input and output"):
         do(rows, rows)
     with pytest.raises(BadInput, match="is a folder"):
@@ -309,7 +309,7 @@ def test_there_must_be_something_to_try_again(tmp_path: Path, rows: Path) -> Non
     with pytest.raises(BadInput, match="no job of"):
         do(rows, tmp_path / "out.jsonl", retry=True)
     do(rows, tmp_path / "out.jsonl")
-    assert do(rows, tmp_path / "out.jsonl", retry=True).already
+    assert do(rows, tmp_path / "out.jsonl", retry=True).already_finished
     with pytest.raises(BadInput, match="choose one of them"):
         do(rows, tmp_path / "out.jsonl", retry=True, fresh=True)
 
@@ -319,15 +319,15 @@ def test_too_many_bad_rows_stop_the_job_and_a_higher_limit_goes_on(
 ) -> None:
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     path.write_text("".join(f'"fine {n}"\n{{broken\n' for n in range(150)))
-    with pytest.raises(TooManyBad, match=r"of 100 rows are bad, such as line \d+ \(not JSON"):
+    with pytest.raises(TooManyBadRows, match=r"of 100 rows are bad, such as line \d+ \(not JSON"):
         do(path, out)
     assert not out.exists()
     assert len(scripted.asked) == 50
-    summary = do(path, out, replace(CONFIG, most_bad=0.6))
+    summary = do(path, out, replace(CONFIG, max_bad_share=0.6))
     assert (summary.rows, summary.bad, summary.kept) == (300, 150, 100)
     assert len(scripted.asked) == 150  # none of them twice
     path.write_text("{broken\n" * 3)
-    with pytest.raises(TooManyBad, match="3 of 3 rows are bad"):
+    with pytest.raises(TooManyBadRows, match="3 of 3 rows are bad"):
         do(path, tmp_path / "other.jsonl")
     path.write_text("")
     with pytest.raises(BadInput, match="holds no rows"):
@@ -354,7 +354,7 @@ def test_a_cache_serves_other_jobs_of_the_same_rewriter(
     config = replace(CONFIG, cache=str(tmp_path / "cache" / "answers.sqlite"))
     do(rows, tmp_path / "one.jsonl", config)
     assert len(scripted.asked) == 24
-    assert do(rows, tmp_path / "two.jsonl", replace(config, chunk=7)).asked == 0
+    assert do(rows, tmp_path / "two.jsonl", replace(config, chunk_size=7)).asked == 0
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
     other = replace(config, rewriter=replace(RULES, sampling=Sampling(max_tokens=5)))
     assert do(rows, tmp_path / "three.jsonl", other).asked == 24
@@ -451,7 +451,7 @@ def test_a_notebook_gives_and_gets_a_data_set(tmp_path: Path) -> None:
     assert found["id"][:] == ["a", "b"]
     assert rewrite_batch(UTTERANCES[:2], config=CONFIG) == [{**row, "id": str(n + 1)} for n, row in enumerate(found)]
     summary = rewrite_batch(given, tmp_path / "out.jsonl", CONFIG)
-    assert isinstance(summary, Summary)
+    assert isinstance(summary, BatchSummary)
     assert [row["queries"] for row in read(tmp_path / "out.jsonl")] == found["queries"][:]
     given.to_parquet(str(tmp_path / "in.parquet"))
     for name in ("in.parquet", "in.jsonl.gz"):  # a file without an output comes back as a list, whatever its form

@@ -9,28 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.batch import journal
-from pipelines.batch.journal import Journal, Tally
+from pipelines.batch.journal import ChunkJournal, RowCounts
 
 CHUNKS = {0: [b'+{"a": 1}', b'-{"line": 2}'], 2: [b"+{}"], 1: []}
 
 
-def write(folder: Path, chunks: dict[int, list[bytes]] = CHUNKS) -> Journal:
-    made = Journal(folder)
+def write(folder: Path, chunks: dict[int, list[bytes]] = CHUNKS) -> ChunkJournal:
+    made = ChunkJournal(folder)
     for number, lines in chunks.items():
-        made.append(number, lines, Tally(rows=len(lines), statuses={"none": len(lines)}))
+        made.append(number, lines, RowCounts(rows=len(lines), statuses={"none": len(lines)}))
     made.close()
     return made
 
 
 def held(folder: Path) -> dict[int, list[bytes]]:
-    opened = Journal(folder)
+    opened = ChunkJournal(folder)
     return {number: opened.read(number) for number in opened.blocks}
 
 
 def test_what_is_appended_is_read_in_its_order(tmp_path: Path) -> None:
     write(tmp_path)
     assert list(held(tmp_path).items()) == list(CHUNKS.items())
-    assert Journal(tmp_path).tally() == Tally(rows=3, statuses={"none": 3})
+    assert ChunkJournal(tmp_path).counts() == RowCounts(rows=3, statuses={"none": 3})
 
 
 def test_cut_at_any_byte_the_whole_blocks_remain_and_work_goes_on(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_later_block_of_a_chunk_stands_for_the_earlier(tmp_path: Path) -> None
     write(tmp_path)
     write(tmp_path, {0: [b"+new"]})
     assert held(tmp_path)[0] == [b"+new"]
-    assert Journal(tmp_path).tally().rows == 2
+    assert ChunkJournal(tmp_path).counts().rows == 2
 
 
 @given(st.binary(max_size=300))

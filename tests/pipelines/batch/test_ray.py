@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "config.yaml").write_text(
         f"rewriter: {{template: needs, backend: {{kind: rules}}}}\nindex: {folder / 'index'}\nretriever: bm25\n"
-        f"chunk: {CHUNK}\nray: {{workers: 2, cpus: 0.5}}\n"
+        f"chunk_size: {CHUNK}\nray: {{workers: 2, cpus: 0.5}}\n"
     )
     rewrite_batch(folder / "in.jsonl", folder / "local.jsonl", folder / "config.yaml")
     return folder

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.batch.rows import Bad, Row, RowReader, Unusable, shape_of
+from pipelines.batch.rows import BadRow, InputRow, RowReader, UnusableRow, shape_of
 from pipelines.batch.settings import InputSettings
 
 PLAIN = RowReader(InputSettings())
@@ -23,14 +23,14 @@ def line(**facts: Any) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "row"),
     [
-        (line(_id="a", text="rain?"), Row(7, "a", "rain?")),
-        (line(id=5, query="rain?"), Row(7, "5", "rain?")),
-        (line(utterance="rain?"), Row(7, "7", "rain?")),
-        (b'"rain?"', Row(7, "7", "rain?")),
-        ({"question": "rain?", "other": None}, Row(7, "7", "rain?")),
+        (line(_id="a", text="rain?"), InputRow(7, "a", "rain?")),
+        (line(id=5, query="rain?"), InputRow(7, "5", "rain?")),
+        (line(utterance="rain?"), InputRow(7, "7", "rain?")),
+        (b'"rain?"', InputRow(7, "7", "rain?")),
+        ({"question": "rain?", "other": None}, InputRow(7, "7", "rain?")),
     ],
 )
-def test_a_row_is_recognised_by_its_keys(raw: Any, row: Row) -> None:
+def test_a_row_is_recognised_by_its_keys(raw: Any, row: InputRow) -> None:
     assert PLAIN.read(7, raw) == row
 
 
@@ -52,12 +52,12 @@ def test_a_row_is_recognised_by_its_keys(raw: Any, row: Row) -> None:
         (b'{"text": "\\ud800"}', "the utterance is not UTF-8 at character 0"),
         (b"[1]", "neither a JSON object nor a string"),
         (b"[" * 100_000, "not JSON"),
-        (Unusable("torn"), "torn"),
+        (UnusableRow("torn"), "torn"),
     ],
 )
 def test_a_bad_row_says_why(raw: Any, reason: str) -> None:
     bad = PLAIN.read(7, raw)
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, BadRow)
     assert bad.number == 7
     assert bad.reason.startswith(reason)
     assert len(bad.raw) <= 500
@@ -65,11 +65,11 @@ def test_a_bad_row_says_why(raw: Any, reason: str) -> None:
 
 def test_named_keys_are_the_only_ones() -> None:
     reader = RowReader(InputSettings(text="ask", id="number"))
-    assert reader.read(1, line(ask="rain?", number="n", text="no")) == Row(1, "n", "rain?")
-    assert reader.read(1, line(text="rain?", number="n")) == Bad(
+    assert reader.read(1, line(ask="rain?", number="n", text="no")) == InputRow(1, "n", "rain?")
+    assert reader.read(1, line(text="rain?", number="n")) == BadRow(
         1, "no ask", line(text="rain?", number="n").decode(), "n"
     )
-    assert isinstance(reader.read(1, line(ask="rain?")), Bad)
+    assert isinstance(reader.read(1, line(ask="rain?")), BadRow)
 
 
 def test_a_request_of_the_batch_api_is_its_users_last_words() -> None:
@@ -77,11 +77,11 @@ def test_a_request_of_the_batch_api_is_its_users_last_words() -> None:
     parts = {"role": "user", "content": [{"type": "text", "text": "last"}, {"type": "image_url", "image_url": {}}]}
     request = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": messages}}
     assert shape_of(json.dumps(request).encode()) == "openai"
-    assert OPENAI.read(1, json.dumps(request).encode()) == Row(1, "r1", "first")
+    assert OPENAI.read(1, json.dumps(request).encode()) == InputRow(1, "r1", "first")
     messages.append(parts)
-    assert OPENAI.read(1, json.dumps(request).encode()) == Row(1, "r1", "last")
+    assert OPENAI.read(1, json.dumps(request).encode()) == InputRow(1, "r1", "last")
     for wrong in ({}, {"body": []}, {"body": {"messages": [{"role": "system", "content": "x"}]}}):
-        assert isinstance(OPENAI.read(1, json.dumps({"custom_id": "x", **wrong}).encode()), Bad)
+        assert isinstance(OPENAI.read(1, json.dumps({"custom_id": "x", **wrong}).encode()), BadRow)
     assert OPENAI.read(1, line(body={"messages": messages})).reason == "no custom_id"  # type: ignore[union-attr]
 
 
@@ -90,7 +90,7 @@ def test_any_line_is_a_row_or_a_bad_row(raw: bytes) -> None:
     for reader in (PLAIN, OPENAI, RowReader(InputSettings(), bare=True)):
         found = reader.read(3, raw)
         assert found.number == 3
-        json.dumps(found.raw if isinstance(found, Bad) else found.text, ensure_ascii=False).encode("utf-8")
+        json.dumps(found.raw if isinstance(found, BadRow) else found.text, ensure_ascii=False).encode("utf-8")
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -108,4 +108,4 @@ def test_any_json_is_a_row_or_a_bad_row(facts: Any) -> None:
     raw = json.dumps(facts).encode()
     assert shape_of(raw) in ("plain", "openai")
     for reader in (PLAIN, OPENAI):
-        assert isinstance(reader.read(1, raw), (Row, Bad))
+        assert isinstance(reader.read(1, raw), (InputRow, BadRow))

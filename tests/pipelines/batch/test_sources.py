@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.batch import sources
-from pipelines.batch.rows import Row, RowReader
+from pipelines.batch.rows import InputRow, RowReader
 from pipelines.batch.settings import InputSettings
-from pipelines.batch.sources import Source, open_source
+from pipelines.batch.sources import InputFile, open_input
 from retrievers.errors import BadInput
 
 TEXTS = ["rain in Rome?", 'a "quoted", word', "zwei\nZeilen", "天气", "x" * 3000]
@@ -43,37 +43,37 @@ def write(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.parquet", "in.jsonl.gz", "in.jsonl.zst", "IN.NDJSON"])
 def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
-    source = open_source(write(tmp_path, name), InputSettings())
+    source = open_input(write(tmp_path, name), InputSettings())
     reader, rows = RowReader(InputSettings()), []
     for number, chunk in source.chunks(2):
         assert number == len(rows) // 2
         rows += [reader.read(place, raw) for place, raw in chunk]
-    assert [(row.id, row.text) for row in rows if isinstance(row, Row)] == [
+    assert [(row.id, row.text) for row in rows if isinstance(row, InputRow)] == [
         (f"q{n}", text) for n, text in enumerate(TEXTS)
     ]
 
 
 def test_the_hash_is_of_the_content_and_rows_are_counted(tmp_path: Path) -> None:
     plain, packed, other = (
-        open_source(write(tmp_path, name), InputSettings()).measure() for name in ("in.jsonl", "in.jsonl.gz", "in.csv")
+        open_input(write(tmp_path, name), InputSettings()).measure() for name in ("in.jsonl", "in.jsonl.gz", "in.csv")
     )
     assert plain == packed
     assert plain[1] == 5
     assert other[0] != plain[0]
-    assert open_source(write(tmp_path, "in.parquet"), InputSettings()).measure()[1] == 5
+    assert open_input(write(tmp_path, "in.parquet"), InputSettings()).measure()[1] == 5
 
 
 def test_plain_text_is_an_utterance_a_line(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("one\r\n\ntwo")
-    source = open_source(tmp_path / "in.txt", InputSettings())
+    source = open_input(tmp_path / "in.txt", InputSettings())
     assert next(source.chunks(9)) == (0, [(1, b"one"), (2, b""), (3, b"two")])
     assert source.measure()[1] == 3
 
 
 def test_a_line_without_end_is_a_bad_row_and_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST", 100)
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
     (tmp_path / "in.jsonl").write_bytes(b'"' + b"x" * 1000 + b'"\n"short"\n' + b"y" * 99 + b"\n" + b"z" * 250)
-    rows = next(open_source(tmp_path / "in.jsonl", InputSettings()).chunks(9))[1]
+    rows = next(open_input(tmp_path / "in.jsonl", InputSettings()).chunks(9))[1]
     assert [isinstance(raw, Exception) for _, raw in rows] == [True, False, False, True]
     assert rows[1] == (2, b'"short"')
 
@@ -81,14 +81,14 @@ def test_a_line_without_end_is_a_bad_row_and_not_in_memory(tmp_path: Path, monke
 def test_a_csv_row_of_another_width_is_bad_and_the_rest_is_not(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfid,text\na,one\nb\n\nc,three,more\nd,\xff\ne,five\n")
     reader = RowReader(InputSettings())
-    rows = [reader.read(*row) for row in next(open_source(tmp_path / "in.csv", InputSettings()).chunks(9))[1]]
+    rows = [reader.read(*row) for row in next(open_input(tmp_path / "in.csv", InputSettings()).chunks(9))[1]]
     assert [row.number for row in rows] == [2, 3, 4, 5, 6, 7]
-    assert [row.id for row in rows if isinstance(row, Row)] == ["a", "e"]
+    assert [row.id for row in rows if isinstance(row, InputRow)] == ["a", "e"]
 
 
 def test_an_open_quote_ends_at_the_longest_field(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('text\n"open\n' + "word word word\n" * 20_000)
-    rows = next(open_source(tmp_path / "in.csv", InputSettings()).chunks(50_000))[1]
+    rows = next(open_input(tmp_path / "in.csv", InputSettings()).chunks(50_000))[1]
     assert isinstance(rows[0][1], Exception)
     assert rows[-1] == (20_002, {"text": "word word word"})
 
@@ -98,10 +98,10 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, name)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadInput, match="damaged or cut short"):
-        open_source(path, InputSettings()).measure()
+        open_input(path, InputSettings()).measure()
     path.write_bytes(path.read_bytes()[:40] + b"\0" * 40)
     with pytest.raises(BadInput, match="damaged or cut short"):
-        open_source(path, InputSettings()).measure()
+        open_input(path, InputSettings()).measure()
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, content: 
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput, match=complaint):
-        list(open_source(tmp_path / name, InputSettings()).chunks(9))
+        list(open_input(tmp_path / name, InputSettings()).chunks(9))
 
 
 def test_a_folder_is_not_an_input(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").mkdir()
     with pytest.raises(BadInput, match="is a folder"):
-        Source(tmp_path / "in.jsonl", "jsonl").measure()
+        InputFile(tmp_path / "in.jsonl", "jsonl").measure()
 
 
 @given(st.binary(max_size=400), st.sampled_from(["csv", "jsonl", "txt"]), st.integers(1, 5))
@@ -134,7 +134,7 @@ def test_any_bytes_are_rows_or_one_sentence(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any-rows"
     path.write_bytes(content)
-    source = Source(path, format)  # type: ignore[arg-type]
+    source = InputFile(path, format)  # type: ignore[arg-type]
     try:
         numbers = [number for _, rows in source.chunks(size) for number, _ in rows]
     except BadInput:

@@ -43,7 +43,7 @@ def server() -> Iterator[ModelServer]:
 def config(tmp_path: Path, server: ModelServer) -> BatchConfig:
     build(tmp_path / "index", varied_tools(60), BM25_ONLY, plain_context())
     rewriter = RewriterSettings(template="candidates", backend=ServerSettings(server.url, server.name, concurrency=2))
-    return BatchConfig(rewriter=rewriter, index=str(tmp_path / "index"), retriever="bm25", chunk=2)
+    return BatchConfig(rewriter=rewriter, index=str(tmp_path / "index"), retriever="bm25", chunk_size=2)
 
 
 def test_a_job_answers_what_the_rewriter_answers_and_gives_every_other_row_its_end(
