@@ -211,7 +211,7 @@ def test_ctrl_c_is_told_and_kept(tmp_path: Path) -> None:
         job.send_signal(signal.SIGINT)
         _, told = job.communicate(timeout=2 * PATIENCE)
     assert job.returncode == 130
-    assert told == "rewrite-batch: interrupted; finished rows are kept: run the same command again to resume\n"
+    assert told == "rewrite-batch: interrupted; finished rows are kept: run the same command again to continue\n"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 0
     assert "by an earlier run" in done.stdout

@@ -61,7 +61,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ScriptedBackend]]:
     """A backend that answers as the test says, in place of the rules."""
-    monkeypatch.setitem(base.KINDS, "rules", "doubles:ScriptedBackend")
+    monkeypatch.setitem(base.BACKENDS, "rules", "doubles:ScriptedBackend")
     monkeypatch.setattr(ScriptedBackend, "script", staticmethod(lambda text: f"- {text[:20]}"), raising=False)
     ScriptedBackend.asked.clear()
     yield ScriptedBackend
@@ -197,7 +197,7 @@ def test_the_same_command_again_does_nothing_and_another_is_refused_by_name(tmp_
 def test_another_model_and_another_state_of_the_index_are_refused_by_name(
     tmp_path: Path, rows: Path, scripted: type[ScriptedBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(base.KINDS, "transformers", "doubles:ScriptedBackend")
+    monkeypatch.setitem(base.BACKENDS, "transformers", "doubles:ScriptedBackend")
     build(tmp_path / "index", varied_tools(20), BM25_ONLY, plain_context())
     model = tiny_model(tmp_path / "model")
     rewriter = RewriterSettings(base=str(model), template="needs")
@@ -224,7 +224,7 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setitem(base.KINDS, "transformers", "doubles:ScriptedBackend")
+    monkeypatch.setitem(base.BACKENDS, "transformers", "doubles:ScriptedBackend")
     folder = tiny_model(tmp_path / "rewriter")
     (folder / "template.yaml").write_text(load_template("needs").dump())
     config = BatchConfig(rewriter=RewriterSettings(path=str(folder)), index=str(index), retriever="bm25")
@@ -416,8 +416,8 @@ def test_the_command_reads_and_writes_pipes(tmp_path: Path, rows: Path) -> None:
         (["gone.jsonl", "out.jsonl"], "no input file"),
         (["in.jsonl", "out.what"], "does not tell its format by its name"),
         (["in.jsonl", "out.trec"], "a TREC run holds tools"),
-        (["in.jsonl", "out.parquet.gz"], "packed by itself"),
-        (["in.jsonl", "out.jsonl", "--set", "chunks=3"], "did you mean chunk?"),
+        (["in.jsonl", "out.parquet.gz"], "compresses itself"),
+        (["in.jsonl", "out.jsonl", "--set", "chunks=3"], "did you mean chunk_size?"),
         (["in.jsonl", "out.jsonl", "--set", "index=nowhere"], "nowhere"),
         (["in.jsonl", "-", "--retry-errors"], "standard output"),
         (["in.jsonl", "no/such/folder/out.jsonl"], None),
