@@ -36,7 +36,7 @@ $(call job,index-toollens-weaver-wide,,rewrite-index build configs/index/toollen
 $(call job,index-toollens-toolgen-unmemorised,,rewrite-index build configs/index/toollens-toolgen.yaml \
   --set index=runs/toollens/toolgen-unmemorised --set retrievers.toolgen.train.memorise.epochs=0)
 $(call job,targets-toollens,index-toollens,rewrite-train targets configs/targets/toollens.yaml)
-$(call job,targets-any,index-toollens,rewrite-train targets configs/targets/toollens.yaml --set choose=any --set draws=4 \
+$(call job,targets-any,index-toollens,rewrite-train targets configs/targets/toollens.yaml --set phrasing_choice=any --set draws=4 \
   --set output=runs/toollens/any)
 $(foreach name,toollens $(CATALOGUES),$(call job,pick-$(name),index-$(name),\
   rewrite-train targets configs/targets/pick.yaml --set dataset=$(name)))

@@ -41,7 +41,7 @@ def config_kinds() -> dict[str, type]:
     from pipelines.train.align import AlignConfig
     from pipelines.train.sampling import PairsConfig, ProbeConfig
     from pipelines.train.sft import SftConfig
-    from pipelines.train.targets.build import TargetsConfig
+    from pipelines.train.targets.settings import TargetsConfig
     from pipelines.train.utterances.settings import UtterancesConfig
 
     return {

@@ -22,7 +22,8 @@ from pipelines.train.sampling import run_pairs as make_pairs
 from pipelines.train.sampling import run_probe as probe
 from pipelines.train.sft import SftConfig
 from pipelines.train.sft import run_sft as fine_tune
-from pipelines.train.targets.build import TargetsConfig, make_targets
+from pipelines.train.targets.build import make_targets
+from pipelines.train.targets.settings import TargetsConfig
 from retrievers.dense.encoder import check_device
 from retrievers.errors import BadInput
 from retrievers.files import disk_room
@@ -54,7 +55,7 @@ def run_targets(arguments: argparse.Namespace) -> int:
     print(f"{output}: {counts} examples; {facts['abstained']} training examples leave the query as it is")
     if facts["phrasings"]:
         ways = {"tool": "the best one of each tool", "any": "drawn at random"}
-        choice = ways.get(config.choose, f"for all tools: {facts['phrasing']}")
+        choice = ways.get(config.phrasing_choice, f"for all tools: {facts['phrasing']}")
         print(
             f"phrasings ({choice}): " + ", ".join(f"{name} {value:.3f}" for name, value in facts["phrasings"].items())
         )

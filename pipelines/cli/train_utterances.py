@@ -11,7 +11,7 @@ from pipelines import config as configs
 from pipelines.context import make_context
 from pipelines.data.dataset_writer import write_dataset
 from pipelines.runs import as_json, environment
-from pipelines.train.utterances.generate import Made, make_utterances
+from pipelines.train.utterances.generate import SyntheticUtterances, make_utterances
 from pipelines.train.utterances.settings import UtterancesConfig
 from retrievers.errors import BadInput
 from retrievers.index import Index
@@ -53,7 +53,7 @@ def run_utterances(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_summary(config: UtterancesConfig, index: Index, made: Made) -> None:
+def _print_summary(config: UtterancesConfig, index: Index, made: SyntheticUtterances) -> None:
     counts = ", ".join(f"{len(made.gold[split])} {split}" for split in ("train", "dev", "test"))
     print(f"{config.output}: {counts}; {made.served} of {made.tools} tools have an utterance")
     print(f"{made.written} were written; left out: {_reasons(made)}")
@@ -62,12 +62,12 @@ def _print_summary(config: UtterancesConfig, index: Index, made: Made) -> None:
     for query in made.queries[::step][:NUM_SAMPLES]:
         [tool] = gold[query.id]
         print(f"  {index.tools[tool].name}: {query.text}")
-    if config.found_in:
+    if config.max_rank:
         print(
-            f"A model wrote these, and {config.retriever} found each tool in its first {config.found_in}: figures on "
-            "them flatter it. Good to train and to try with, no proof."
+            f"A model wrote these, and {config.retriever} finds each tool within rank {config.max_rank}: figures on "
+            "them flatter it. Use them to train and to try, not as evidence."
         )
 
 
-def _reasons(made: Made) -> str:
+def _reasons(made: SyntheticUtterances) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in made.left_out.items()) or "none"

@@ -58,8 +58,9 @@ def trains_on_collected(settings: Iterable[RetrieverSettings]) -> bool:
 
 def _train_rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path, context: Context) -> None:
     from pipelines.train.sft import SftConfig, run_sft
-    from pipelines.train.targets.build import TargetsConfig, make_targets
-    from pipelines.train.training_sources import SftSource
+    from pipelines.train.sources import SftSource
+    from pipelines.train.targets.build import make_targets
+    from pipelines.train.targets.settings import TargetsConfig
     from retrievers.dense.encoder import check_device
     from rewrite.sft.examples import write_examples
     from rewrite.template import TEMPLATE_FILE
@@ -73,7 +74,7 @@ def _train_rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path
                 index=str(folder / LIVE),
                 retriever=config.live.retriever,
                 template=settings.template,
-                say="own-words",
+                target_style="own-words",
                 seed=config.seed,
             ),
             context,

@@ -10,7 +10,7 @@ from annotated_types import Ge, Interval
 
 from pipelines.database.settings import DatabaseSettings
 from pipelines.rewriters import RewriterSettings
-from pipelines.train.training_sources import DevSettings
+from pipelines.train.dev_evaluator import DevSettings
 from retrievers.errors import BadInput
 from retrievers.index.writer import WAIT
 from retrievers.registry import RetrieverSettings, check_names

@@ -1,4 +1,4 @@
-"""The reward of an alignment: answers parsed by the template, scored by the frozen retrievers of their data sets."""
+"""The reward of an alignment: answers are parsed by the template and scored by the frozen retrievers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelines.context import make_context
 from pipelines.search import ToolSearch
-from pipelines.train.training_sources import Source
+from pipelines.train.sources import TargetsFolder
 from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
 from retrievers.kind import Context
@@ -27,14 +27,12 @@ from rewrite.types import Answer
 
 @dataclass(frozen=True, slots=True)
 class RewardSettings:
-    """What an answer earns."""
+    """The reward of an answer."""
 
     terms: dict[str, float] = field(default_factory=lambda: {"recall@5": 1.0, "rank@5": 0.2, "format": 0.1})
-    """Metrics (recall@5, ndcg@5, comp@5, rank@5, mrr) and format, length, language, abstain, each with its weight."""
+    """Metrics (recall@5, ndcg@5, comp@5, rank@5, mrr) and format, length, language, abstain, with weights."""
     fusion: RewriteFusion = field(default_factory=lambda: RewriteFusion("weighted", 0.6))
-    """The list that is scored: the one that will be served or, at raw: 0, the rewrite's alone."""
-    fingerprint: str = ""
-    """The state of the index that is meant; another one is refused. Empty: the one that the targets were made with."""
+    """The ranking that is scored: as it will be served or, at raw: 0, the rewrite's alone."""
 
     def __post_init__(self) -> None:
         for name in self.terms:
@@ -43,18 +41,11 @@ class RewardSettings:
             except ValueError as error:
                 raise BadInput(str(error), "terms") from error
         if all(name in TERMS for name in self.terms):
-            raise BadInput("a reward needs a metric, for example recall@5", "terms")
+            raise BadInput(f"a reward needs a metric such as recall@5, got {', '.join(self.terms)}", "terms")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    index: str
-    retriever: str
-    fingerprint: str
-
-
-class _Served:
-    """Lists as `ToolSearch` serves them: fused, with tools that are named outright in front."""
+class _ServedSearch:
+    """Rankings as `ToolSearch` serves them: fused, with exactly named tools in front."""
 
     def __init__(self, search: ToolSearch, fusion: RewriteFusion) -> None:
         self._search, self._fusion = search, fusion
@@ -71,42 +62,38 @@ class _Served:
 
 
 class ToolReward:
-    """Callable with queries and answers. Indexes are opened when needed, again in every process it is sent to."""
+    """Scores answers. Indexes are opened when needed, again in every process that unpickles it."""
 
     def __init__(
-        self, sources: Sequence[Source], template: Template, settings: RewardSettings, context: Context
+        self, sources: Sequence[TargetsFolder], template: Template, settings: RewardSettings, context: Context
     ) -> None:
         self._template, self._settings, self._device = template, settings, context.device
-        self._places = {
-            each.name: _Place(
-                str(each.facts["index"]),
-                str(each.facts["retriever"]),
-                settings.fingerprint or each.facts["fingerprint"],
-            )
-            for each in sources
+        self._sources = {
+            source.name: {key: str(source.facts[key]) for key in ("index", "retriever", "fingerprint")}
+            for source in sources
         }
         self._context: Context | None = context
         self._opened: dict[str, RetrievalReward] = {}
 
     def open(self) -> None:
-        """Opens all indexes: one in another state than the one that is meant is refused."""
-        for name in self._places:
+        """Open all indexes; one that changed since the targets were made is refused."""
+        for name in self._sources:
             self._reward(name)
 
     def __call__(self, queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> list[float]:
-        """One number an answer."""
+        """One reward per answer."""
         values: list[float] = self.explain(queries, answers)["reward"].tolist()
         return values
 
     def explain(self, queries: Sequence[AlignQuery], answers: Sequence[Answer]) -> dict[str, np.ndarray]:
-        """Every term by itself, and the reward; each retriever is asked once at most."""
+        """Every term, and the reward; each retriever is called at most once."""
         attempts = [self._attempt(query, answer) for query, answer in zip(queries, answers, strict=True)]
-        found: dict[str, np.ndarray] = {"reward": np.zeros(len(attempts))}
+        terms: dict[str, np.ndarray] = {"reward": np.zeros(len(attempts))}
         for source in dict.fromkeys(query.source for query in queries):
-            rows = [place for place, query in enumerate(queries) if query.source == source]
-            for name, values in self._reward(source).explain([attempts[place] for place in rows]).items():
-                found.setdefault(name, np.zeros(len(attempts)))[rows] = values
-        return found
+            rows = [row for row, query in enumerate(queries) if query.source == source]
+            for name, values in self._reward(source).explain([attempts[row] for row in rows]).items():
+                terms.setdefault(name, np.zeros(len(attempts)))[rows] = values
+        return terms
 
     def _attempt(self, query: AlignQuery, answer: Answer) -> RewriteAttempt:
         rewrite = self._template.parse(answer)
@@ -119,22 +106,21 @@ class ToolReward:
             len(answer.text),
         )
 
-    def _reward(self, source: str) -> RetrievalReward:
-        if source not in self._opened:
-            place = self._places[source]
+    def _reward(self, name: str) -> RetrievalReward:
+        if name not in self._opened:
+            source = self._sources[name]
             self._context = self._context or make_context(self._device)
-            served = _Served(
-                ToolSearch(Index(Path(place.index), self._context), place.retriever), self._settings.fusion
-            )
-            if served.fingerprint != place.fingerprint:
+            search = ToolSearch(Index(Path(source["index"]), self._context), source["retriever"])
+            if search.fingerprint != source["fingerprint"]:
                 raise ModelMismatch(
-                    f"the reward wants {place.retriever} of {place.index} in the state {place.fingerprint}, and finds "
-                    f"{served.fingerprint}; make the targets again with `rewrite-train targets`, or name this state as "
-                    "reward.fingerprint"
+                    f"the targets were made with {source['retriever']} of {source['index']} in the state "
+                    f"{source['fingerprint']}, which is {search.fingerprint} now; make them again with "
+                    "`rewrite-train targets`"
                 )
-            self._opened[source] = RetrievalReward(served, served, self._settings.terms)
-        return self._opened[source]
+            served = _ServedSearch(search, self._settings.fusion)
+            self._opened[name] = RetrievalReward(served, served, self._settings.terms)
+        return self._opened[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process opens its own indexes."""
+        """Leave out open indexes; another process opens its own."""
         return {**self.__dict__, "_context": None, "_opened": {}}

@@ -68,7 +68,7 @@ def sft_config(targets: Path, base: Path, output: Path, **training: Any) -> str:
         "base": str(base),
         "data": [{"targets": str(targets)}],
         "training": TRAINING | training,
-        "evaluation": {"answer_tokens": 6, "samples": 2},
+        "evaluation": {"max_tokens": 6},
     }
     return write(output.with_suffix(".yaml"), config)
 
@@ -82,7 +82,7 @@ def align_config(targets: Path, start: dict[str, Any], output: Path, algo: dict[
         "algo": algo,
         "reward": {"terms": {"recall@5": 1.0, "length": 0.5}},
         "training": ALIGNING,
-        "evaluation": {"answer_tokens": 6, "samples": 2},
+        "evaluation": {"max_tokens": 6},
         "collapse": {"min_parsed": 0, "min_distinct": 0, "min_length_ratio": 0, "max_length_ratio": 1000, "max_kl": 0},
     }
     return write(output.with_suffix(".yaml"), config | more)

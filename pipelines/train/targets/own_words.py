@@ -1,6 +1,6 @@
-"""Targets in the user's own words: of an utterance's reductions those with which the frozen retriever finds most.
+"""Targets in the user's own words: the reductions of an utterance with which the frozen retriever finds most.
 
-Nothing of a catalogue is in such a target, so that what is learned from some catalogues holds for others.
+Such a target holds nothing of the catalogue, so that the rewriter transfers to other catalogues.
 """
 
 from __future__ import annotations
@@ -13,43 +13,48 @@ from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
 from rewrite.rules import reduce_text, split_clauses, variants
 
-JUDGED_AT = RewriteFusion("weighted", 0.5)
-"""Reductions are judged as they will be used: beside the raw query."""
+FUSION = RewriteFusion("weighted", 0.5)
+"""Reductions are scored as they will be used: fused with the raw query."""
 
 
-def own_words(
+def own_word_lines(
     search: ToolSearch,
     utterances: Mapping[str, str],
     raw: Mapping[str, Ranking],
     gold: Mapping[str, frozenset[ToolId]],
     max_lines: int,
 ) -> dict[str, tuple[str, ...]]:
-    """query -> the reductions that serve it best beside the raw query; none where every one of them harms."""
-    every = list(dict.fromkeys(each for query in gold for each in variants(utterances[query])))
-    lists = dict(zip(every, search.retrieve(every, DEPTH, "reductions"), strict=True))
+    """The best reductions of each query, fused with the raw query; none if all of them harm it."""
+    unique = list(dict.fromkeys(line for query in gold for line in variants(utterances[query])))
+    lists = dict(zip(unique, search.retrieve(unique, DEPTH, "reductions"), strict=True))
     return {query: best_lines(utterances[query], raw[query], lists, gold[query], max_lines) for query in gold}
 
 
 def best_lines(
     utterance: str, raw: Ranking, lists: Mapping[str, Ranking], gold: frozenset[ToolId], max_lines: int
 ) -> tuple[str, ...]:
-    """The best of several sets of lines; of equally good ones the earlier. Raw retrieval must not be better."""
+    """The best of several sets of lines; the earlier of equally good ones. None if raw retrieval is better."""
 
-    def goodness(lines: Sequence[str]) -> float:
-        found = with_raw(raw, [lists[line] for line in lines], DEPTH, JUDGED_AT).ids
-        return sum(1.0 / (found.index(tool) + 1) if tool in found else 0.0 for tool in gold)
+    def score(lines: Sequence[str]) -> float:
+        ids = with_raw(raw, [lists[line] for line in lines], DEPTH, FUSION).ids
+        return sum(1.0 / (ids.index(tool) + 1) if tool in ids else 0.0 for tool in gold)
 
     parts = split_clauses(utterance)
     short = [small or part for part in parts if (small := reduce_text(part)) or part]
-    each = variants(utterance)
+    reductions = variants(utterance)
     # For every tool the reduction that finds it best by itself, in the order of the utterance.
-    picks = {max(each, key=lambda line: _reciprocal(lists[line], tool)) for tool in gold} if each else set()
-    tried = [short, parts, [line for line in each if line in picks], *([line] for line in each)]
-    tried = [lines[:max_lines] for lines in tried if lines]
-    if not tried:
+    best_per_tool = {max(reductions, key=lambda line: _reciprocal(lists[line], tool)) for tool in gold if reductions}
+    candidates = [
+        short,
+        parts,
+        [line for line in reductions if line in best_per_tool],
+        *([line] for line in reductions),
+    ]
+    candidates = [lines[:max_lines] for lines in candidates if lines]
+    if not candidates:
         return ()
-    best = max(tried, key=goodness)
-    return tuple(dict.fromkeys(best)) if goodness(best) >= goodness(()) else ()
+    best = max(candidates, key=score)
+    return tuple(dict.fromkeys(best)) if score(best) >= score(()) else ()
 
 
 def _reciprocal(ranking: Ranking, tool: ToolId) -> float:

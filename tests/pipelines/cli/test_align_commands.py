@@ -14,8 +14,8 @@ from tiny_runs import PLAIN, align_config, make_targets, sft_config, write
 
 from pipelines.cli import main as cli
 from pipelines.context import make_context
-from pipelines.train.align_data import AlignSource, read_lessons
 from pipelines.train.rewards import RewardSettings, ToolReward
+from pipelines.train.sources import AlignSource, read_align_data
 from retrievers.settings import RewriteFusion
 from rewrite.folder import open_rewriter
 from rewrite.types import Answer
@@ -188,27 +188,30 @@ def test_what_would_be_in_vain_stops_before_training(
 def test_what_does_not_fit_together_is_refused(
     targets: Path, start: dict[str, Any], tiny_lm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = align_config(targets, start, tmp_path / "state", DPO, reward={"fingerprint": "0123/bm25"})
-    assert "wants bm25 of" in _refused(capsys, "align", asked)
+    shutil.copytree(targets, tmp_path / "changed")
+    facts = json.loads((targets / "targets.json").read_text())
+    (tmp_path / "changed" / "targets.json").write_text(json.dumps(facts | {"fingerprint": "0123/bm25"}))
+    asked = align_config(tmp_path / "changed", start, tmp_path / "state", DPO)
+    assert "in the state 0123/bm25" in _refused(capsys, "align", asked)
     asked = align_config(targets, start, tmp_path / "terms", DPO, reward={"terms": {"recal@5": 1.0}})
     assert "no term 'recal@5'" in _refused(capsys, "align", asked)
     asked = align_config(targets, start, tmp_path / "full", DPO)
     assert "merge it first" in _refused(capsys, "align", asked, "--set", "training.method=full")
     asked = align_config(targets, {"base": str(tiny_lm), "template": "needs"}, tmp_path / "template", DPO)
-    assert "the policy answers by the template needs" in _refused(capsys, "align", asked)
+    assert "the policy uses the template needs" in _refused(capsys, "align", asked)
     empty = make_targets(tmp_path / "empty", PLAIN)
     asked = align_config(empty, start, tmp_path / "none", DPO, data=[{"targets": str(empty), "split": "align"}])
-    assert "holds no queries out" in _refused(capsys, "align", asked)
+    assert "has no held-out queries" in _refused(capsys, "align", asked)
     asked = align_config(targets, start, tmp_path / "kind", {"kind": "ppoo"})
     assert "did you mean ppo?" in _refused(capsys, "align", asked)
 
 
 def test_the_reward_is_the_list_that_is_served_and_travels(targets: Path) -> None:
-    lessons = read_lessons([AlignSource(str(targets), "all")], 0, 0)
-    assert {query.example.id for query in lessons.queries} == {f"q{number}" for number in range(8)}
+    data = read_align_data([AlignSource(str(targets), "all")], 0, 0)
+    assert {query.example.id for query in data.queries} == {f"q{number}" for number in range(8)}
     settings = RewardSettings({"recall@5": 1.0, "abstain": 0.5}, RewriteFusion("weighted", 0.5))
-    reward = ToolReward(lessons.sources, lessons.template, settings, make_context("cpu"))
-    queries = lessons.queries[:3]
+    reward = ToolReward(data.sources, data.template, settings, make_context("cpu"))
+    queries = data.queries[:3]
     answers = [Answer("NONE", 2), Answer("nothing of the kind", 5), Answer(f"find {queries[2].example.gold[0]}", 4)]
     found = reward.explain(queries, answers)
     assert found["recall@5"].tolist() == [1.0, 1.0, 1.0]
@@ -222,9 +225,9 @@ def test_a_dead_retriever_is_no_score(targets: Path, tmp_path: Path) -> None:
     shutil.copytree(targets, moved)
     facts = json.loads((moved / "targets.json").read_text())
     (moved / "targets.json").write_text(json.dumps(facts | {"index": str(tmp_path / "gone")}))
-    lessons = read_lessons([AlignSource(str(moved))], 0, 0)
+    data = read_align_data([AlignSource(str(moved))], 0, 0)
     with pytest.raises(FileNotFoundError, match="gone"):
-        ToolReward(lessons.sources, lessons.template, RewardSettings(), make_context("cpu")).open()
+        ToolReward(data.sources, data.template, RewardSettings(), make_context("cpu")).open()
 
 
 def test_a_dry_run_prints_what_would_be_done(dpo: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from pipelines.serve.settings import ServeConfig
 from pipelines.train.align import AlignConfig
 from pipelines.train.sampling import PairsConfig, ProbeConfig
 from pipelines.train.sft import SftConfig
-from pipelines.train.targets.build import TargetsConfig
+from pipelines.train.targets.settings import TargetsConfig
 from pipelines.train.utterances.settings import UtterancesConfig
 from retrievers.index import Index
 from retrievers.kind import Context

@@ -15,8 +15,9 @@ from tiny_runs import make_targets, sft_config
 from transformers import AutoTokenizer
 
 from pipelines.cli import main as cli
+from pipelines.train.dev_evaluator import choose_dev, spread
 from pipelines.train.run_folder import alone
-from pipelines.train.training_sources import SftSource, choose_dev, read_sources, spread
+from pipelines.train.sources import SftSource, read_targets
 from rewrite.folder import open_rewriter
 from rewrite.settings import Sampling, TransformersSettings
 
@@ -74,7 +75,7 @@ def test_a_run_leaves_a_rewriter_its_card_its_figures_and_its_samples(config: st
 
 
 def test_a_used_folder_is_not_used_again(config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "holds a run already; go on with `--resume`" in _refused(capsys, "sft", config, "--device", "cpu")
+    assert "holds a run already; continue it with `--resume`" in _refused(capsys, "sft", config, "--device", "cpu")
     other = _changed(config, tmp_path / "other.yaml", training__learning_rate=0.1)
     assert "was started with another config" in _refused(capsys, "sft", other, "--device", "cpu", "--resume")
     elsewhere = _changed(config, tmp_path / "elsewhere.yaml", training__report_to=[])
@@ -131,7 +132,7 @@ def test_merge_writes_a_whole_model(
     settings = {"backend": TransformersSettings(dtype="float32"), "sampling": Sampling(max_tokens=8)}
     adapted, _ = make_rewriter(RewriterSettings(path=str(run), **settings), "cpu")  # type: ignore[arg-type]
     merged, facts = make_rewriter(RewriterSettings(path=str(tmp_path / "merged"), **settings), "cpu")  # type: ignore[arg-type]
-    asks = [example.ask for example in read_sources([SftSource(str(run.parent / "targets"))])[0][0].train]
+    asks = [example.ask for example in read_targets([SftSource(str(run.parent / "targets"))])[0][0].train]
     assert merged.rewrite(asks) == adapted.rewrite(asks)
     assert facts["method"] == "full"
     assert "exists already" in _refused(capsys, "merge", run, tmp_path / "merged")
@@ -187,7 +188,7 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
 
 
 def test_several_targets_are_judged_and_shown_side_by_side(targets: Path) -> None:
-    sources, _ = read_sources([SftSource(str(targets)), SftSource(str(targets), 0.5)])
+    sources, _ = read_targets([SftSource(str(targets)), SftSource(str(targets), 0.5)])
     assert [source.name for source in sources] == ["small", "small-2"]
     assert [len(each) for each in choose_dev(sources, 2, seed=0)] == [2, 2]
     assert choose_dev(sources, 2, seed=0) == choose_dev(sources, 2, seed=0)
@@ -202,7 +203,7 @@ def test_targets_that_do_not_say_how_their_retriever_searches_are_taken_all_the_
     facts = json.loads((targets / "targets.json").read_text())
     assert facts.pop("searches") == "bm25"
     (tmp_path / "old" / "targets.json").write_text(json.dumps(facts))
-    (new, old), _ = read_sources([SftSource(str(targets)), SftSource(str(tmp_path / "old"))])
+    (new, old), _ = read_targets([SftSource(str(targets)), SftSource(str(tmp_path / "old"))])
     assert new.told() == old.told() | {"searches": "bm25"}
 
 

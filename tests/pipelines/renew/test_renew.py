@@ -289,7 +289,7 @@ def test_a_rewriter_is_trained_for_the_live_retriever_and_kept_out_where_it_gain
             "base": str(tiny_lm),
             "template": write(tmp_path / "short.yaml", TEMPLATE),
             "training": TRAINING | {"epochs": 1, "evaluations": 1},
-            "evaluation": {"answer_tokens": 6, "samples": 1},
+            "evaluation": {"max_tokens": 6},
         },
         fixed_sets=[{"data": str(tmp_path / "small"), "split": "dev"}],
         metrics=["recall@5"],

@@ -129,17 +129,17 @@ def _cramped(size: int) -> Callable[[], None]:
     """Leaves no room for large files from the second evaluation on."""
 
     def before() -> None:
-        from pipelines.train.training_sources import DevJudge
+        from pipelines.train.dev_evaluator import DevEvaluator
 
-        plain, calls = DevJudge.__call__, []
+        plain, calls = DevEvaluator.__call__, []
 
-        def judged(self: DevJudge, rewrites: Any) -> dict[str, float]:
+        def judged(self: DevEvaluator, rewrites: Any) -> dict[str, float]:
             calls.append(1)
             if len(calls) == 2:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
             return plain(self, rewrites)
 
-        DevJudge.__call__ = judged  # type: ignore[method-assign]
+        DevEvaluator.__call__ = judged  # type: ignore[method-assign]
 
     return before
 

@@ -17,8 +17,10 @@ from pipelines.data.dataset import load_dataset
 from pipelines.data.sample_data import SAMPLE
 from pipelines.phrasing import NAMES, phrase
 from pipelines.search import ToolSearch
-from pipelines.train.align_data import AlignSource, read_lessons
-from pipelines.train.targets.build import Targets, TargetsConfig, make_targets
+from pipelines.train.sources import AlignSource, read_align_data
+from pipelines.train.targets import build
+from pipelines.train.targets.build import Targets, make_targets
+from pipelines.train.targets.settings import TargetsConfig
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kind import Context
@@ -32,7 +34,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> TargetsConf
     folder = tmp_path_factory.mktemp("targets")
     index = {"index": f"{folder}/index", "catalogue": SAMPLE, "retrievers": {"bm25": {"kind": "bm25"}}}
     assert cli.index(["build", write(folder / "index.yaml", index)]) == 0
-    return TargetsConfig(f"{folder}/out", SAMPLE, f"{folder}/index", "bm25", most_judged=80)
+    return TargetsConfig(f"{folder}/out", SAMPLE, f"{folder}/index", "bm25", max_eval_queries=80)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_every_tool_is_said_in_the_phrasing_that_finds_it_best(made: Targets, se
 
 
 def test_one_phrasing_for_the_whole_set_is_the_best_on_average(config: TargetsConfig, context: Context) -> None:
-    made = make_targets(replace(config, choose="set"), context)
+    made = make_targets(replace(config, phrasing_choice="set"), context)
     told = made.facts["phrasings"]
     assert made.facts["phrasing"] == max(told, key=lambda name: told[name])
     tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
@@ -76,7 +78,7 @@ def test_one_phrasing_for_the_whole_set_is_the_best_on_average(config: TargetsCo
 def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
     config: TargetsConfig, context: Context, search: ToolSearch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked_for = {"choose": "any", "draws": 3, "order": "id"}
+    asked_for = {"phrasing_choice": "any", "draws": 3, "order": "id"}
     made = make_targets(replace(config, **asked_for), context)  # type: ignore[arg-type]
     tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
     clean, most = made.template.clean, made.template.max_characters
@@ -97,33 +99,49 @@ def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
         for place, tool in enumerate(draws[0].gold):
             if len(set(ways[tool].values())) == len(NAMES):
                 assert len({example.lines[place] for example in draws}) == 3
-    assert {made.facts["choose"], made.facts["draws"]} == {"any", 3}
+    assert {made.facts["phrasing_choice"], made.facts["draws"]} == {"any", 3}
     assert len({example.id for example in made.splits["dev"]}) == len(made.splits["dev"])
     assert made.facts["unshown"] == {}
     # One query is one query for alignment, however often fine-tuning meets it.
-    facts = {"output": str(tmp_path), "data": SAMPLE, "index": config.index, "retriever": "bm25", "most_judged": 80}
+    facts = {
+        "output": str(tmp_path),
+        "data": SAMPLE,
+        "index": config.index,
+        "retriever": "bm25",
+        "max_eval_queries": 80,
+    }
     assert cli.train(["targets", write(tmp_path / "any.yaml", facts | asked_for)]) == 0
-    assert "phrasings (any of them, by chance): path" in capsys.readouterr().out
+    assert "phrasings (drawn at random): path" in capsys.readouterr().out
     assert read_examples(tmp_path / "train.jsonl") == made.splits["train"]
-    queries = read_lessons([AlignSource(str(tmp_path))], 0, 0).queries
+    queries = read_align_data([AlignSource(str(tmp_path))], 0, 0).queries
     assert sorted(query.example.id for query in queries) == sorted(asked)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"draws": 2}, {"draws": 0, "choose": "any"}, {"draws": 2, "choose": "any", "say": "own-words"}]
+    "wrong",
+    [
+        {"draws": 2},
+        {"draws": 2, "phrasing_choice": "any", "target_style": "own-words"},
+    ],
 )
 def test_several_draws_are_for_any_phrasing(config: TargetsConfig, wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match="several draws are for `choose: any`"):
+    with pytest.raises(BadInput, match="several draws need `phrasing_choice: any`"):
         replace(config, **wrong)
 
 
 def test_candidates_in_any_phrasing_are_refused_in_one_sentence(
     config: TargetsConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    facts = {"output": str(tmp_path), "data": SAMPLE, "index": config.index, "retriever": "bm25", "choose": "any"}
+    facts = {
+        "output": str(tmp_path),
+        "data": SAMPLE,
+        "index": config.index,
+        "retriever": "bm25",
+        "phrasing_choice": "any",
+    }
     assert cli.train(["targets", write(tmp_path / "any.yaml", facts), "--set", "template=pick"]) == 2
-    told = "the template pick shows candidates, which read alike only with `choose: set`"
-    assert capsys.readouterr().err == f"rewrite-train: {told}\n"
+    error = "the template pick shows candidates: it needs `phrasing_choice: set`, got 'any'"
+    assert capsys.readouterr().err == f"rewrite-train: {error}\n"
 
 
 def test_a_perfect_rewriter_is_at_least_as_good_as_the_raw_query(made: Targets) -> None:
@@ -135,7 +153,7 @@ def test_a_perfect_rewriter_is_at_least_as_good_as_the_raw_query(made: Targets) 
 
 def test_targets_are_always_the_same(made: Targets, config: TargetsConfig, context: Context) -> None:
     assert make_targets(config, context) == made
-    assert make_targets(replace(config, seed=1, most_examples=50), context).splits["train"] != made.splits["train"]
+    assert make_targets(replace(config, seed=1, max_examples=50), context).splits["train"] != made.splits["train"]
 
 
 def test_every_target_is_read_as_it_was_written(made: Targets) -> None:
@@ -151,7 +169,7 @@ def test_lines_come_in_the_order_that_was_asked_for(
     orders = {
         order: {
             each.id: each
-            for each in make_targets(replace(config, choose="set", order=order), context).splits["train"]  # type: ignore[arg-type]
+            for each in make_targets(replace(config, phrasing_choice="set", order=order), context).splits["train"]  # type: ignore[arg-type]
         }
         for order in ("id", "rank", "random")
     }
@@ -167,9 +185,10 @@ def test_lines_come_in_the_order_that_was_asked_for(
 
 
 def test_only_served_queries_are_left_alone_and_no_more_than_the_share(
-    config: TargetsConfig, context: Context, search: ToolSearch
+    config: TargetsConfig, context: Context, search: ToolSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = make_targets(replace(config, abstain=0.1, served_at=3), context)
+    monkeypatch.setattr(build, "SERVED_RANK", 3)
+    made = make_targets(replace(config, abstain=0.1), context)
     silent = [example for example in made.splits["train"] if not example.lines]
     assert 0 < len(silent) <= 0.1 * len(made.splits["train"])
     assert made.facts["abstained"] == len(silent)
@@ -206,21 +225,21 @@ def test_held_out_queries_are_met_in_align_alone(config: TargetsConfig, context:
 def test_queries_whose_tools_were_all_seen_often_enough_are_left_out(
     config: TargetsConfig, context: Context, made: Targets
 ) -> None:
-    some = make_targets(replace(config, most_per_tool=2), context)
+    some = make_targets(replace(config, max_per_tool=2), context)
     kept = {example.id for example in some.splits["train"]}
     seen = Counter(tool for example in some.splits["train"] for tool in example.gold)
     left_out = [example for example in made.splits["train"] if example.id not in kept]
     assert len(left_out) == some.facts["left_out"] > 0
     assert all(seen[tool] >= 2 for example in left_out for tool in example.gold)
     assert seen.keys() == {tool for example in made.splits["train"] for tool in example.gold}
-    few = make_targets(replace(config, most_examples=30), context)
+    few = make_targets(replace(config, max_examples=30), context)
     assert len(few.splits["train"]) == 30
 
 
 def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context: Context, search: ToolSearch) -> None:
-    with pytest.raises(BadInput, match="choose: set"):
+    with pytest.raises(BadInput, match="phrasing_choice: set"):
         make_targets(replace(config, template="candidates"), context)
-    shown = make_targets(replace(config, template="candidates", choose="set", missing="skip"), context)
+    shown = make_targets(replace(config, template="candidates", phrasing_choice="set", missing="skip"), context)
     data = load_dataset(SAMPLE)
     tools = {tool.id: tool for tool in data.tools}
     assert shown.facts["unshown"]["train"] == len(data.gold["train"]) - len(shown.splits["train"]) > 0
@@ -235,7 +254,7 @@ def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context:
 
 
 def test_own_words_say_nothing_of_the_catalogue(config: TargetsConfig, context: Context) -> None:
-    own = make_targets(replace(config, say="own-words", most_examples=60), context)
+    own = make_targets(replace(config, target_style="own-words", max_examples=60), context)
     said = [example for example in own.splits["train"] if example.lines]
     assert said
     for example in said:
@@ -271,7 +290,7 @@ def test_the_command_writes_what_was_made(
         "index": config.index,
         "retriever": "bm25",
     }
-    path = write(tmp_path / "targets.yaml", asked | {"most_judged": 80})
+    path = write(tmp_path / "targets.yaml", asked | {"max_eval_queries": 80})
     for _ in range(2):  # the second time over the first
         assert cli.train(["targets", path, "--device", "cpu"]) == 0
         assert read_examples(tmp_path / "out" / "train.jsonl") == made.splits["train"]

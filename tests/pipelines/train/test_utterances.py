@@ -57,7 +57,7 @@ def written(place: Path, model: ModelServer, **changes: Any) -> str:
     }
     config = {"output": f"{place}/made", "index": f"{place}/index", "retriever": "bm25", "writer": writer, "draws": 1}
     path = place / "utterances.yaml"
-    path.write_text(yaml.safe_dump(config | {"found_in": 5, "dev_one_in": 3} | changes))
+    path.write_text(yaml.safe_dump(config | {"max_rank": 5, "dev_one_in": 3} | changes))
     return str(path)
 
 
@@ -74,7 +74,7 @@ def test_what_is_of_use_becomes_a_data_set(place: Path, model: ModelServer, caps
     assert reasons["too short"] == reasons["said of several tools"] == 14
     assert reasons["copied from the tool"] >= 10
     assert facts["kept"] + sum(reasons.values()) == facts["written"]
-    assert all(query.metadata["place"] <= 5 for query in data.queries.values())
+    assert all(query.metadata["rank"] <= 5 for query in data.queries.values())
     assert not any("“" in query.text for query in data.queries.values())
     assert not (place / "made-drafts").exists()
     assert "Several." in model.asked[0]["messages"][0]["content"]
@@ -98,7 +98,7 @@ def test_the_bundled_template_and_what_models_put_around_an_utterance(place: Pat
 
     model.answer = one_of
     backend = {"kind": "server", "url": model.url, "model": "rewriter"}
-    config = written(place, model, writer={"template": "utterances", "backend": backend}, found_in=0)
+    config = written(place, model, writer={"template": "utterances", "backend": backend}, max_rank=0)
     cli.train(["utterances", config, "--set", "test_one_in=2", "--set", "dev_one_in=2"])
     facts = json.loads((place / "made" / "utterances.json").read_text())
     assert facts["left_out"]["nothing that a user says"] >= 4
@@ -111,7 +111,7 @@ def test_a_tool_that_is_named_and_one_that_is_not_found_again_are_left_out(
     place: Path, model: ModelServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.answer = lambda shown: "- please call bookCourt for me now\n- nothing that anybody here offers at all"
-    assert cli.train(["utterances", written(place, model, most_tools=14)]) == 2
+    assert cli.train(["utterances", written(place, model, max_tools=14)]) == 2
     said = capsys.readouterr().err
     assert "names the tool 1" in said
     assert "said of several tools" in said
@@ -155,6 +155,6 @@ def test_mistakes_are_one_sentence(place: Path, model: ModelServer, capsys: pyte
 
     assert "greedy answers are all the same" in complaint(draws=2, writer={"base": "x", "template": "utterances"})
     several = {"base": "x", "template": "utterances", "sampling": {"temperature": 1.0, "answers": 9}}
-    assert "said by `draws`" in complaint(writer=several)
+    assert "leave `answers` out and set `draws`" in complaint(writer=several)
     assert "a language model writes utterances" in complaint(writer={"path": "x"})
     assert "has no retriever" in complaint(retriever="dense")
