@@ -14,13 +14,13 @@ from pipelines.evaluate.rewriter_stats import rewrite_json
 from pipelines.evaluate.run import Evaluation, means
 from pipelines.report import render
 from pipelines.report.data import (
-    Change,
-    Changes,
     CodedTool,
     CodeTree,
     GroupRow,
+    QueryChange,
     RankedTool,
     ReportData,
+    SystemChanges,
     SystemRow,
 )
 from pipelines.runs import as_json, environment, write_files
@@ -115,13 +115,13 @@ def _trees(evaluation: Evaluation) -> tuple[CodeTree, ...]:
     return tuple(trees.values())
 
 
-def _changes(evaluation: Evaluation, system: str) -> Changes:
+def _changes(evaluation: Evaluation, system: str) -> SystemChanges:
     """The queries that a system gained and lost most, by recall@5."""
     difference = evaluation.values[system][METRIC] - evaluation.values[evaluation.baseline][METRIC]
     order = np.argsort(-difference, kind="stable")
     gained = [int(row) for row in order if difference[row] > 1e-12]
     lost = [int(row) for row in order[::-1] if difference[row] < -1e-12]
-    return Changes(
+    return SystemChanges(
         system,
         evaluation.baseline,
         METRIC,
@@ -132,7 +132,7 @@ def _changes(evaluation: Evaluation, system: str) -> Changes:
     )
 
 
-def _change(evaluation: Evaluation, system: str, row: int, difference: float) -> Change:
+def _change(evaluation: Evaluation, system: str, row: int, difference: float) -> QueryChange:
     query, names = evaluation.order[row], evaluation.names
     gold = evaluation.data.gold[evaluation.config.split][query]
     before, after = (
@@ -141,4 +141,4 @@ def _change(evaluation: Evaluation, system: str, row: int, difference: float) ->
     )
     missing = sorted(gold - {tool.id for tool in (*before, *after)})
     text = evaluation.data.queries[query].text
-    return Change(text, before, after, tuple(names.get(tool, tool) for tool in missing), difference)
+    return QueryChange(text, before, after, tuple(names.get(tool, tool) for tool in missing), difference)

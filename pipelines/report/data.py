@@ -1,4 +1,4 @@
-"""What the report shows: plain frozen data, filled by the evaluation."""
+"""The data of a report: plain frozen dataclasses, filled by the evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SystemRow:
     intervals: dict[str, tuple[float, float]]
     """metric -> bootstrap interval of the mean"""
     seconds_per_query: float | None
-    """None: it was not timed, its ranking came from a file."""
+    """None: not timed, its ranking came from a file."""
     fingerprint: str
 
 
@@ -37,7 +37,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """Some of the queries, e.g. ToolBench's G1."""
+    """A group of queries, e.g. ToolBench's G1."""
 
     name: str
     queries: int
@@ -47,7 +47,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class RankedTool:
-    """A tool at its place in a ranking."""
+    """A tool in a ranking."""
 
     id: str
     name: str
@@ -55,8 +55,8 @@ class RankedTool:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A query that was answered differently."""
+class QueryChange:
+    """A query with another ranking than the baseline's."""
 
     query: str
     before: tuple[RankedTool, ...]
@@ -69,44 +69,44 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """The queries that one system gained and lost; the counts are of all, the tuples may hold the clearest only."""
+class SystemChanges:
+    """The queries that a system gained and lost; counts are of all, the tuples hold the largest changes."""
 
     system: str
     baseline: str
     metric: str
-    gained: tuple[Change, ...]
-    lost: tuple[Change, ...]
+    gained: tuple[QueryChange, ...]
+    lost: tuple[QueryChange, ...]
     gained_count: int
     lost_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteFigures:
-    """What became of the queries that a rewriter was given; shares are of all of them."""
+    """Statistics of a rewriter; shares are of all queries."""
 
     queries: int
     parsed: float
-    """Answered with a rewrite, or deliberately left alone."""
+    """Answered with a rewrite or with "no rewrite"."""
     none: float
-    """Deliberately left alone."""
+    """Answered with "no rewrite"."""
     unparseable: float
     too_long: float
-    """Not asked: the query alone is more than the model reads."""
+    """Not sent: the query alone is longer than the model's input."""
     unfinished: float
-    """Answers that their cap on tokens ended."""
+    """Answers cut off by the limit on tokens."""
     cut: float
-    """Asked with fewer candidates than the template shows, for want of room."""
+    """Prompts with fewer candidates than the template shows, for lack of room."""
     lines: float | None
-    """The mean of those that were rewritten; None where none was."""
+    """Mean of the rewritten queries; None without any."""
     tokens: float | None
-    """The mean that was written for each query that was asked; None where nobody counted."""
+    """Mean per answer; None if not counted."""
     seconds_per_query: float
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteSample:
-    """A query and what a rewriter made of it."""
+    """A query and its rewrite."""
 
     query: str
     """Its id."""
@@ -114,7 +114,7 @@ class RewriteSample:
     status: str
     lines: tuple[str, ...]
     answer: str = ""
-    """What the model wrote, where nothing in it could be used."""
+    """The model's answer, if it could not be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +130,17 @@ class RewriterRow:
 
 @dataclass(frozen=True, slots=True)
 class TriedRow:
-    """One way to fuse and its score on dev."""
+    """A fusion and its score on dev."""
 
     method: str
     raw: float
     score: float
     skip_rewrite_above: float | None = None
-    """From this score of its first tool on a raw query is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusionRow:
-    """How a system joins the raw query with its rewrite."""
+    """The fusion of a system."""
 
     system: str
     rewriter: str
@@ -149,18 +148,18 @@ class FusionRow:
     raw: float
     """The raw query's share."""
     metric: str = ""
-    """By what it was chosen on dev; "" where the config chose."""
+    """The metric by which it was chosen on dev; "" if the config gives it."""
     queries: int = 0
     """Of dev."""
     tried: tuple[TriedRow, ...] = ()
-    """What was taken, the best others that were tried on dev, and the raw query alone."""
+    """The chosen fusion, the best others on dev, and the raw query alone."""
     skip_rewrite_above: float | None = None
-    """From this score of its first tool on a raw query is left alone."""
+    """Raw queries whose first tool scores at least this much are not rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodedTool:
-    """A tool and where it is in a tree of codes."""
+    """A tool and its path in a tree of codes."""
 
     id: str
     name: str
@@ -169,7 +168,7 @@ class CodedTool:
 
 @dataclass(frozen=True, slots=True)
 class CodeTree:
-    """The tools of a system that says them in codes."""
+    """The coded tools of a generative system."""
 
     system: str
     tools: tuple[CodedTool, ...]
@@ -177,7 +176,7 @@ class CodeTree:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All of one report."""
+    """Everything in one report."""
 
     title: str
     dataset: str
@@ -192,12 +191,12 @@ class ReportData:
     curve: dict[str, tuple[float, ...]]
     """system -> recall@1..n"""
     groups: tuple[GroupRow, ...]
-    changes: tuple[Changes, ...]
+    changes: tuple[SystemChanges, ...]
     facts: dict[str, str]
     """Machine, versions, command, seed, date."""
     notes: tuple[str, ...]
     rewriters: tuple[RewriterRow, ...] = ()
     fusions: tuple[FusionRow, ...] = ()
     gains: tuple[ComparisonRow, ...] = ()
-    """Systems that rewrite against their own retriever's raw query, where that is not the baseline's."""
+    """Rewriting systems against the raw query of their own retriever, if that is not the baseline."""
     trees: tuple[CodeTree, ...] = ()

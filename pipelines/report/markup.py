@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from html import escape
 
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, half characters, and those that turn the writing direction of all that follows."""
+"""Control characters, lone surrogates, and characters that change the writing direction."""
 VOID = frozenset({"input", "meta", "br", "line", "rect", "circle", "path"})
 TEXT_LIMIT = 600
-"""A longer text is cut, and shows it: one hostile query must not make the page."""
+"""Longer texts are cut, so that one hostile query cannot fill the page."""
 
 
 class Html(str):
-    """Markup, safe to stand in a page as it is."""
+    """Markup that goes into a page unescaped."""
 
     __slots__ = ()
 
@@ -49,12 +49,12 @@ def join(parts: Iterable[str], between: str = "") -> Html:
 
 
 def foreign(value: str) -> Html:
-    """A text of the data's: cut when endless, and its writing direction kept to itself."""
+    """A text from the data: cut if very long, its writing direction isolated."""
     return tag("bdi", value if len(value) <= TEXT_LIMIT else value[:TEXT_LIMIT] + "…")
 
 
 def section(anchor: str, title: str, explanation: str, *content: str) -> Html:
-    """A part of the page, with its heading and what it shows in a sentence."""
+    """A part of the page with heading and explanation."""
     return tag(
         "section",
         tag("h2", title, id=f"{anchor}-title"),
@@ -66,7 +66,7 @@ def section(anchor: str, title: str, explanation: str, *content: str) -> Html:
 
 
 def scrolling(label: str, table: Html) -> Html:
-    """A wide table that scrolls by itself, by finger, wheel and keyboard, so that the page need not."""
+    """A wide table that scrolls by itself."""
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
@@ -79,9 +79,9 @@ def tabs(group: str, legend: str, panels: Iterable[tuple[str, str, Html]], chose
     keys = [key for key, _, _ in rows]
     start = keys.index(chosen) if chosen in keys else 0
     pieces: list[Html] = []
-    for place, (key, label, content) in enumerate(rows):
-        mark = f"{group}-{place}"
-        pieces.append(tag("input", type="radio", name=group, id=mark, value=key, checked=place == start))
+    for number, (key, label, content) in enumerate(rows):
+        mark = f"{group}-{number}"
+        pieces.append(tag("input", type="radio", name=group, id=mark, value=key, checked=number == start))
         pieces.append(tag("label", foreign(label), for_=mark))
         pieces.append(tag("div", content, class_="panel"))
     return tag("fieldset", tag("legend", legend, class_="unseen"), *pieces, class_="tabs")

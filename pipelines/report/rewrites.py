@@ -1,4 +1,4 @@
-"""What the rewriters did: figures, how systems join them with the raw query, and samples of what they wrote."""
+"""The section about rewriters: statistics, fusions, gains per retriever, and samples."""
 
 from __future__ import annotations
 
@@ -8,56 +8,48 @@ from pipelines.report.tables import MARKS, row_head, table
 from pipelines.report.wording import duration, metric_label, percent, points, probability, verdict
 
 EXPLANATION = (
-    "What became of the queries, in percent of them. Parsed are answers that could be read: a rewrite, or the word "
-    "that leaves the query alone. Unparseable answers, and queries too long to be asked, count as no rewrite: the raw "
-    "query is searched alone. Unfinished answers were ended by the cap on their tokens. Cut are prompts that had no "
-    "room for all the tools they should have shown. Lines and tokens are means, of rewritten queries and of answers."
+    "Shares are in percent of the queries. Parsed answers hold a rewrite, or the word that leaves the query alone. "
+    "Without a readable answer the raw query is searched alone: unparseable answers, and queries too long for the "
+    "model. Unfinished answers reached the limit on tokens. Cut prompts had no room for all candidate tools. Lines "
+    "and tokens are means of rewritten queries and of answers."
 )
 FUSION = (
-    "How the list of the raw query and those of its rewrite become one; at a raw share of 0 the rewrite is alone. "
-    "Chosen on dev is the way that trusts the raw query most of those that are not clearly worse than the best; "
-    "a raw query whose first tool scores at least as told under Sure is left alone."
+    "The fusion of the raw query's ranking with those of its rewrite; at a raw share of 0 the rewrite is alone. On dev "
+    "the largest raw share is chosen that is not clearly worse than the best fusion. A raw query whose first tool "
+    "scores at least the value under Skip above is not rewritten."
 )
 GAINS = (
-    "Each system that rewrites against the raw query of its own retriever: the difference in points, its 95 % "
-    "interval, p of a paired randomisation test, the same after Holm's correction for the number of rows, "
-    "and how many queries became better and worse."
+    "Each rewriting system against the raw query of its own retriever: difference in points, 95 % interval, p of a "
+    "paired randomisation test, p after Holm's correction for the number of rows, and queries better and worse."
 )
-HEAD = (
-    "Rewriter",
-    "Parsed",
-    "Left alone",
-    "Unparseable",
-    "Too long",
-    "Unfinished",
-    "Cut",
-    "Lines",
-    "Tokens",
-    "per query",
-)
+HEAD = ("Rewriter", "Parsed", "Left alone", "Unparseable", "Too long", "Unfinished", "Cut", "Lines", "Tokens")
 STATUS = {"none": "left alone", "too-long": "too long, not asked"}
 
 
 def rewrites(data: ReportData) -> Html:
-    """The section, or nothing where no system rewrites."""
+    """The section; empty if no system rewrites."""
     if not data.rewriters:
         return Html()
-    figures = table(HEAD, map(_figures, data.rewriters), "Rewriters, in percent of the queries", "figures")
+    figures = table((*HEAD, "per query"), map(_figures, data.rewriters), "Rewriters, in percent of queries", "figures")
     panels = [(row.name, row.name, _samples(row)) for row in data.rewriters]
     samples = tabs("rewriters", "Rewriter", panels) if len(panels) > 1 else panels[0][2]
     used = join([_fusions(data), _gains(data)])
     return section("rewrites", "Rewrites", EXPLANATION, scrolling("Rewriters", figures), used, samples)
 
 
+def _cells(*cells: str) -> list[Html]:
+    return [tag("td", cell) for cell in cells]
+
+
 def _figures(row: RewriterRow) -> Html:
     figures = row.figures
     shares = (figures.parsed, figures.none, figures.unparseable, figures.too_long, figures.unfinished, figures.cut)
+    means = ("–" if mean is None else f"{mean:.1f}" for mean in (figures.lines, figures.tokens))
     made = tag("small", foreign(f"{row.model}, template {row.template}" if row.model else f"template {row.template}"))
     return tag(
         "tr",
         tag("th", tag("span", foreign(row.name), class_="who"), tag("br"), made, scope="row", class_="made"),
-        *(tag("td", percent(share)) for share in shares),
-        *(tag("td", "–" if mean is None else f"{mean:.1f}") for mean in (figures.lines, figures.tokens)),
+        *_cells(*map(percent, shares), *means),
         tag("td", duration(figures.seconds_per_query), class_="time"),
     )
 
@@ -66,9 +58,9 @@ def _fusions(data: ReportData) -> Html:
     if not data.fusions:
         return Html()
     rows = [_fusion(data, row) for row in data.fusions]
-    head = ("System", "Rewriter", "Fusion", "Raw share", "Sure", "Chosen", "Score on dev", "Raw alone on dev")
-    ways = scrolling("Fusions", table(head, rows, "How systems join the raw query with its rewrite", "figures"))
-    return join([tag("p", FUSION, class_="explanation"), ways, *(_tried(row) for row in data.fusions if row.tried)])
+    head = ("System", "Rewriter", "Fusion", "Raw share", "Skip above", "Chosen", "Score on dev", "Raw alone on dev")
+    fusions = scrolling("Fusions", table(head, rows, "Fusions of raw query and rewrite", "figures"))
+    return join([tag("p", FUSION, class_="explanation"), fusions, *(_tried(row) for row in data.fusions if row.tried)])
 
 
 def _fusion(data: ReportData, row: FusionRow) -> Html:
@@ -77,12 +69,14 @@ def _fusion(data: ReportData, row: FusionRow) -> Html:
         "tr",
         row_head(data, row.system),
         tag("td", tag("span", foreign(row.rewriter), class_="who")),
-        tag("td", foreign(row.method)),
-        tag("td", f"{row.raw:g}"),
-        tag("td", _sure(row)),
-        tag("td", f"by {metric_label(row.metric)} of {row.queries:,} dev queries" if row.tried else "by the config"),
-        tag("td", percent(row.tried[0].score if row.tried else None)),
-        tag("td", percent(alone)),
+        *_cells(
+            foreign(row.method),
+            f"{row.raw:g}",
+            _gate(row),
+            f"by {metric_label(row.metric)} of {row.queries:,} dev queries" if row.tried else "by the config",
+            percent(row.tried[0].score if row.tried else None),
+            percent(alone),
+        ),
     )
 
 
@@ -91,53 +85,52 @@ def _gains(data: ReportData) -> Html:
         return Html()
     metric = metric_label(data.gains[0].metric)
     head = ("System", "Against", metric, "95 % interval", "p", "p, Holm", "Better", "Worse", "Verdict")
-    told = table(head, [_gain(data, row) for row in data.gains], "What rewriting adds to each retriever", "figures")
-    return join([tag("p", GAINS, class_="explanation"), scrolling("What rewriting adds", told)])
+    gains = table(head, [_gain(data, row) for row in data.gains], "Gain by rewriting, per retriever", "figures")
+    return join([tag("p", GAINS, class_="explanation"), scrolling("Gain by rewriting", gains)])
 
 
 def _gain(data: ReportData, row: ComparisonRow) -> Html:
-    said = verdict(row)
+    judgement = verdict(row)
     low, high = map(points, row.interval)
-    cells = (points(row.difference), f"{low} to {high}", probability(row.p_value), probability(row.p_holm))
-    return tag(
-        "tr",
-        row_head(data, row.system),
-        tag("td", foreign(row.baseline)),
-        *(tag("td", cell) for cell in (*cells, f"{row.better:,}", f"{row.worse:,}")),
-        tag("td", MARKS[said] + said, class_=f"verdict {said.partition(' ')[0]}"),
+    cells = _cells(
+        foreign(row.baseline),
+        points(row.difference),
+        f"{low} to {high}",
+        probability(row.p_value),
+        probability(row.p_holm),
+        f"{row.better:,}",
+        f"{row.worse:,}",
     )
+    last = tag("td", MARKS[judgement] + judgement, class_=f"verdict {judgement.partition(' ')[0]}")
+    return tag("tr", row_head(data, row.system), *cells, last)
 
 
 def _tried(row: FusionRow) -> Html:
     rows = [
-        tag("tr", tag("th", foreign(each.method), scope="row"), *(tag("td", cell) for cell in _raw_and_score(each)))
-        for each in row.tried
+        tag("tr", tag("th", foreign(one.method), scope="row"), *_cells(f"{one.raw:g}", _gate(one), percent(one.score)))
+        for one in row.tried
     ]
     caption = f"Tried on dev for {row.system}"
-    numbers = table(("Fusion", "Raw share", "Sure", metric_label(row.metric)), rows, caption, "figures")
-    told = tag("summary", "Tried on dev for ", foreign(row.system), ": what was taken, and the best others")
-    return tag("details", told, scrolling(caption, numbers), class_="numbers")
+    numbers = table(("Fusion", "Raw share", "Skip above", metric_label(row.metric)), rows, caption, "figures")
+    summary = tag("summary", "Tried on dev for ", foreign(row.system), ": the chosen fusion and the best others")
+    return tag("details", summary, scrolling(caption, numbers), class_="numbers")
 
 
-def _raw_and_score(tried: TriedRow) -> tuple[str, str, str]:
-    return f"{tried.raw:g}", _sure(tried), percent(tried.score)
-
-
-def _sure(row: TriedRow | FusionRow) -> str:
+def _gate(row: TriedRow | FusionRow) -> str:
     return "never" if row.skip_rewrite_above is None else f"{row.skip_rewrite_above:.3g}"
 
 
 def _samples(row: RewriterRow) -> Html:
     caption = f"Samples of {row.name}"
-    rows = map(_sample, row.samples)
-    return tag("div", scrolling(caption, table(("The user said", "Rewrite"), rows, caption, "samples")), class_="wrote")
+    samples = table(("Query", "Rewrite"), map(_sample, row.samples), caption, "samples")
+    return tag("div", scrolling(caption, samples), class_="wrote")
 
 
 def _sample(sample: RewriteSample) -> Html:
     if sample.lines:
-        wrote = tag("ul", *(tag("li", foreign(line)) for line in sample.lines))
+        rewrite = tag("ul", *(tag("li", foreign(line)) for line in sample.lines))
     elif sample.answer.strip():
-        wrote = join([tag("small", f"{sample.status}: "), foreign(sample.answer)])
+        rewrite = join([tag("small", f"{sample.status}: "), foreign(sample.answer)])
     else:
-        wrote = tag("small", STATUS.get(sample.status, sample.status))
-    return tag("tr", tag("th", foreign(sample.utterance), scope="row"), tag("td", wrote))
+        rewrite = tag("small", STATUS.get(sample.status, sample.status))
+    return tag("tr", tag("th", foreign(sample.utterance), scope="row"), tag("td", rewrite))

@@ -1,12 +1,12 @@
-"""The tables: systems by metrics, comparisons with the baseline, groups, and the curve in numbers."""
+"""Tables: systems by metrics, comparisons with the baseline, groups, and the curve in numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
+from pipelines.report.charts import bars, colour
 from pipelines.report.data import ComparisonRow, ReportData, SystemRow
-from pipelines.report.figures import bars, colour, counts, difference
 from pipelines.report.markup import Html, foreign, join, scrolling, tag
 from pipelines.report.wording import (
     duration,
@@ -19,19 +19,17 @@ from pipelines.report.wording import (
 )
 
 MARKS = {"better": "▲ ", "worse": "▼ ", "no clear difference": ""}
-CURVE_COLUMNS = 20
 DENSE = 9
-"""More metrics than this stand closer together."""
+"""Tables with more metrics than this are set closer."""
 STAR = join([tag("span", "★", aria_hidden="true"), tag("span", "best: ", class_="unseen")])
 
 
 def table(head: Iterable[str], rows: Iterable[Html], caption: str, class_: str = "") -> Html:
-    """A table with a caption for those who do not see it; the first column heads its rows."""
-    cells = [tag("th", each, scope="col") for each in head]
+    """A table with a caption for screen readers."""
     return tag(
         "table",
         tag("caption", caption, class_="unseen"),
-        tag("thead", tag("tr", *cells)),
+        tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))),
         tag("tbody", *rows),
         class_=class_ or None,
     )
@@ -44,15 +42,15 @@ def row_head(data: ReportData, system: str) -> Html:
     return tag("th", key, tag("span", foreign(system), class_="who"), " ", baseline, scope="row", class_="keyed")
 
 
-def best_of(values: Iterable[float | None]) -> float | None:
-    """The best value, as it is shown; None where all are alike, so that none is marked."""
+def _best(values: Iterable[float | None]) -> float | None:
+    """The best value as shown; None if all are alike, so that none is marked."""
     shown = [round(value, 3) for value in values if value is not None and math.isfinite(value)]
     return max(shown) if len(set(shown)) > 1 else None
 
 
 def systems(data: ReportData) -> Html:
     """Systems x metrics, the best of each column marked, with differences from the baseline."""
-    best = {metric: best_of(row.values.get(metric) for row in data.systems) for metric in data.metrics}
+    best = {metric: _best(row.values.get(metric) for row in data.systems) for metric in data.metrics}
     timed = any(row.seconds_per_query is not None for row in data.systems)
     rows = []
     for row in data.systems:
@@ -60,7 +58,7 @@ def systems(data: ReportData) -> Html:
         if timed:
             cells.append(tag("td", duration(row.seconds_per_query), class_="time"))
         rows.append(tag("tr", row_head(data, row.name), *cells))
-    head = ["System", *(metric_label(metric) for metric in data.metrics), *(["per query"] if timed else [])]
+    head = ["System", *map(metric_label, data.metrics), *(["per query"] if timed else [])]
     look = "figures dense" if len(data.metrics) > DENSE else "figures"
     return scrolling("All systems, all metrics", table(head, rows, "Systems by metrics, in percent", look))
 
@@ -69,40 +67,39 @@ def _system_cell(data: ReportData, row: SystemRow, metric: str, best: float | No
     value = row.values.get(metric)
     marked = best is not None and value is not None and round(value, 3) == best
     lines = [tag("span", STAR, percent(value), class_="best") if marked else tag("span", percent(value))]
-    comparison = find_comparison(data, row.name, metric)
-    if comparison:
-        said = verdict(comparison)
-        shown = MARKS[said] + points(comparison.difference)
-        lines.append(tag("small", shown, class_=said.partition(" ")[0], title=f"{said} than {data.baseline}"))
+    if comparison := find_comparison(data, row.name, metric):
+        judgement = verdict(comparison)
+        text = MARKS[judgement] + points(comparison.difference)
+        lines.append(tag("small", text, class_=judgement.partition(" ")[0], title=f"{judgement} than {data.baseline}"))
     return tag("td", *lines)
 
 
 def comparisons(data: ReportData, metric: str) -> Html:
-    """Everything about one metric: bars, then each system against the baseline."""
-    chosen = [row for row in data.comparisons if row.metric == metric]
-    if not chosen:
+    """One metric: bars, then each system against the baseline."""
+    rows = [_comparison(data, row) for row in data.comparisons if row.metric == metric]
+    if not rows:
         return bars(data, metric)
-    limit = max(abs(value) for row in chosen for value in (*row.interval, row.difference))
     against = tag("span", "Against ", foreign(data.baseline), class_="who")
     head = [against, "Difference", "95 % interval", "p", "p, Holm", "Queries", "Verdict"]
-    rows = [_comparison(data, row, limit) for row in chosen]
     caption = f"{metric_label(metric)}: each system against {data.baseline}"
     return join([bars(data, metric), tag("div", table(head, rows, caption, "cards"), class_="compared")])
 
 
-def _comparison(data: ReportData, row: ComparisonRow, limit: float) -> Html:
-    said = verdict(row)
-    kind = said.partition(" ")[0]
+def _comparison(data: ReportData, row: ComparisonRow) -> Html:
+    judgement = verdict(row)
     low, high = map(points, row.interval)
+    cells = {
+        "difference": tag("b", points(row.difference)),
+        "95 % interval": f"{low} to {high}",
+        "p": probability(row.p_value),
+        "p, Holm": probability(row.p_holm),
+        "queries": f"▲ {row.better:,} = {row.same:,} ▼ {row.worse:,}",
+    }
     return tag(
         "tr",
         row_head(data, row.system),
-        tag("td", tag("b", points(row.difference)), data_label="difference"),
-        tag("td", difference(row, limit), tag("small", f"{low} to {high}"), data_label="95 % interval", class_="drawn"),
-        tag("td", probability(row.p_value), data_label="p"),
-        tag("td", probability(row.p_holm), data_label="p, Holm"),
-        tag("td", counts(row), data_label="queries", class_="drawn"),
-        tag("td", MARKS[said] + said, data_label="verdict", class_=f"verdict {kind}"),
+        *(tag("td", cell, data_label=label) for label, cell in cells.items()),
+        tag("td", MARKS[judgement] + judgement, data_label="verdict", class_=f"verdict {judgement.partition(' ')[0]}"),
     )
 
 
@@ -116,38 +113,28 @@ def groups(data: ReportData, metric: str) -> Html:
     rows = []
     for name, queries, by in lines:
         means = [by.get(system, {}).get(metric) for system in names]
-        best = best_of(means)
-        cells = [_heat(value, low, high, best) for value in means]
-        rows.append(
-            tag(
-                "tr",
-                tag("th", tag("span", foreign(name), class_="who"), scope="row"),
-                tag("td", f"{queries:,}"),
-                *cells,
-            )
-        )
+        best = _best(means)
+        head = tag("th", tag("span", foreign(name), class_="who"), scope="row")
+        rows.append(tag("tr", head, tag("td", f"{queries:,}"), *(_heat(value, low, high, best) for value in means)))
     caption = f"{metric_label(metric)} by group of queries, in percent"
-    head = ["Group", "Queries", *(foreign(name) for name in names)]
-    return scrolling(caption, table(head, rows, caption, "figures heat"))
+    return scrolling(caption, table(["Group", "Queries", *map(foreign, names)], rows, caption, "figures heat"))
 
 
 def _heat(value: float | None, low: float, high: float, best: float | None) -> Html:
     if value is None or not math.isfinite(value):
         return tag("td", "–")
     heat = (value - low) / (high - low) if high > low else 0.0
-    marked = best is not None and round(value, 3) == best
-    return tag(
-        "td", "★ " if marked else "", percent(value), style=f"--heat:{heat:.2f}", class_="best" if marked else None
-    )
+    star, class_ = ("★ ", "best") if best is not None and round(value, 3) == best else ("", None)
+    return tag("td", star, percent(value), style=f"--heat:{heat:.2f}", class_=class_)
 
 
 def curve_numbers(data: ReportData) -> Html:
-    """The curve as a table, for those who want the numbers or cannot see the lines."""
-    longest = min(CURVE_COLUMNS, max(map(len, data.curve.values()), default=0))
-    rows = []
-    for name, values in data.curve.items():
-        cells = [tag("td", percent(value)) for value in values[:longest]]
-        rows.append(tag("tr", row_head(data, name), *cells))
+    """The recall curve as a table."""
+    longest = max(map(len, data.curve.values()), default=0)
+    rows = [
+        tag("tr", row_head(data, name), *(tag("td", percent(value)) for value in values))
+        for name, values in data.curve.items()
+    ]
     head = ["k", *map(str, range(1, longest + 1))]
-    numbers = scrolling("Recall at k", table(head, rows, "Recall in percent, by number of places", "figures"))
+    numbers = scrolling("Recall at k", table(head, rows, "Recall in percent, by number of tools", "figures"))
     return tag("details", tag("summary", "The same in numbers"), numbers, class_="numbers")

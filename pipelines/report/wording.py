@@ -1,4 +1,4 @@
-"""Numbers and names as a person reads them, and the headline."""
+"""Numbers and names for readers, and the headline."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ SIGNIFICANT = 0.05
 MINUS = "\u2212"
 NUMBERS = "no one two three four five six seven eight nine ten".split()
 FAMILIES = {
-    "recall": ("Recall", "the share of a query's needed tools that stand among the first K."),
+    "recall": ("Recall", "The share of a query's needed tools among the first K."),
     "ndcg": (
         "NDCG",
-        "like recall, but a tool counts more the higher it stands; 100 means that all needed tools come first.",
+        "Like recall, but a tool counts more the higher it ranks; 100 means that all needed tools come first.",
     ),
-    "comp": ("COMP", "the share of queries whose needed tools all stand among the first K."),
-    "mrr": ("MRR", "1 divided by the place of the first needed tool: 100 at first place, 50 at second, 33 at third."),
+    "comp": ("COMP", "The share of queries whose needed tools are all among the first K."),
+    "mrr": ("MRR", "1 divided by the rank of the first needed tool: 100 at rank 1, 50 at rank 2, 33 at rank 3."),
     "ndcg_toolgen": (
         "NDCG-TG",
-        "NDCG as ToolGen's and ToolWeaver's tables count it, blind to needed tools that were not found at all; "
+        "NDCG as in ToolGen's and ToolWeaver's tables, which ignore needed tools that were not found; "
         "only for comparison with those.",
     ),
 }
@@ -32,7 +32,7 @@ def metric_label(metric: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """0.6123 -> 61.2; a dash where there is nothing."""
+    """0.6123 -> 61.2; a dash for None."""
     return "–" if value is None or not math.isfinite(value) else f"{value * 100:.1f}".replace("-", MINUS)
 
 
@@ -63,26 +63,26 @@ def p_clause(p: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds per query, in the unit that suits."""
+    """Seconds per query, in seconds or milliseconds."""
     if seconds is None or not math.isfinite(seconds):
         return "–"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def verdict(row: ComparisonRow) -> str:
-    """What may be said of a difference, after Holm's correction."""
+    """The verdict on a difference, after Holm's correction."""
     if row.p_holm >= SIGNIFICANT or row.difference == 0:
         return "no clear difference"
     return "better" if row.difference > 0 else "worse"
 
 
 def headline_metric(data: ReportData) -> str:
-    """What the headline speaks of: recall@5 where it was measured."""
+    """The metric of the headline: recall@5 if it was measured."""
     return "recall@5" if "recall@5" in data.metrics else data.metrics[0] if data.metrics else "recall@5"
 
 
 def find_comparison(data: ReportData, system: str, metric: str) -> ComparisonRow | None:
-    """The system against the baseline, or None where they were not compared."""
+    """The comparison of a system with the baseline, if there is one."""
     return next((row for row in data.comparisons if (row.system, row.metric) == (system, metric)), None)
 
 
@@ -94,7 +94,7 @@ def best_challenger(data: ReportData) -> SystemRow | None:
 
 
 def headline(data: ReportData) -> str:
-    """The result in a sentence that holds: who leads, by how much, and whether that may be chance."""
+    """The result in a sentence: the leading system, its lead, and whether that may be chance."""
     metric = headline_metric(data)
     base = next((row for row in data.systems if row.name == data.baseline), None)
     best = best_challenger(data)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.report import document
+from pipelines.report.charts import Points, line_chart
 from pipelines.report.markup import Html, foreign, join, scrolling, section, tag
-from pipelines.report.trends import Points, trend
 from pipelines.report.wording import metric_label, percent
 
 CURVES = {
@@ -93,7 +93,7 @@ def _curves(rows: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[Html
             if points:
                 lines.setdefault(said.replace("{label}", metric_label(metric)), points)
         reference = 100 * metrics["raw"][metric] if title.startswith("Dev") else None
-        drawn.append(trend(title, lines, reference, 100.0 if title.endswith("percent") else None))
+        drawn.append(line_chart(title, lines, reference, 100.0 if title.endswith("percent") else None))
     return [drawing for drawing in drawn if drawing]
 
 

@@ -9,25 +9,23 @@ import subprocess
 from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 
 from pipelines.report import render
-from pipelines.report.curve import LABEL_HEIGHT, recall_curve
 from pipelines.report.data import (
-    Change,
-    Changes,
     ComparisonRow,
     FusionRow,
     GroupRow,
+    QueryChange,
     RankedTool,
     ReportData,
     RewriteFigures,
     RewriterRow,
     RewriteSample,
+    SystemChanges,
     SystemRow,
     TriedRow,
 )
@@ -69,9 +67,9 @@ def make(systems: int = 3, metrics: tuple[str, ...] = METRICS, changes: int = 2,
     ]
     tools = [RankedTool(f"api/v2/{i}{text}", f"Get locale meta data {i}{text}", i % 3 == 0) for i in range(8)]
     query = f"I'm planning a trip to Athens and need the weather, hotels near the port, and a phrase book. {text}"
-    change = Change(query, tuple(tools[:5]), tuple(tools[3:]), (f"Find time zone{text}",), 0.5)
+    change = QueryChange(query, tuple(tools[:5]), tuple(tools[3:]), (f"Find time zone{text}",), 0.5)
     told = [
-        Changes(
+        SystemChanges(
             row.name, base.name, metrics[0], (change,) * changes, (replace(change, difference=-0.5),) * changes, 77, 3
         )
         for row in rows[1:]
@@ -181,17 +179,6 @@ def test_hostile_text_is_shown_as_text_everywhere() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_names_of_a_whole_table_stay_beside_their_curves() -> None:
-    curve = {f"retriever-{i}+rewriter": tuple(0.5 + 0.001 * i + 0.01 * k for k in range(20)) for i in range(35)}
-    page = str(recall_curve(replace(make(1), curve=curve)))
-    tops = sorted(float(top) for top in re.findall(r'style="top:([-\d.]+)px"', page))
-    tall = int(re.findall(r"--height:(\d+)px", page)[0])
-    assert len(tops) == 35
-    assert tops[0] >= 0
-    assert tops[-1] <= tall + LABEL_HEIGHT
-    assert all(below - above >= LABEL_HEIGHT - 0.2 for above, below in pairwise(tops))
-
-
 def test_numbers_are_the_data_s() -> None:
     data = make()
     page = words(render(data))
@@ -294,7 +281,7 @@ def test_numbers_as_people_read_them() -> None:
         replace(make(1), systems=(), curve={}, groups=()),
         replace(make(), rewriters=make().rewriters[:1], fusions=()),
         replace(make(), curve={"system-0": (0.5,), "stranger": (0.2, 0.3)}),
-        replace(make(), changes=(Changes("system-1", "system-0", "recall@5", (), (), 0, 0),)),
+        replace(make(), changes=(SystemChanges("system-1", "system-0", "recall@5", (), (), 0, 0),)),
         make(2, ("my-own@x",)),
     ],
 )

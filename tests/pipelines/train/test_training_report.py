@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.report.trends import trend
+from pipelines.report.charts import line_chart
 from pipelines.train.report import read_figures, training_page
 
 FUSION = [{"fusion": {"method": "weighted", "raw": 0.4, "skip_rewrite_above": None}, "score": 0.39}]
@@ -64,8 +64,8 @@ def test_rounds_are_counted_on_and_odd_figures_left_out(tmp_path: Path) -> None:
     assert [row["step"] for row in read_figures(run(tmp_path, {"step": 1, "loss": "odd"}))] == [5, 10, 11]
     page = training_page(tmp_path, "dpo", metrics())
     assert "training 0.5 → 0.3" in page
-    assert trend("x", {"a": [(1, math.nan)]}) == ""
-    assert "nan" not in trend("x", {"a": [(1, math.nan), (2, 1.0)], "b": [(1, math.inf)]})
+    assert line_chart("x", {"a": [(1, math.nan)]}) == ""
+    assert "nan" not in line_chart("x", {"a": [(1, math.nan), (2, 1.0)], "b": [(1, math.inf)]})
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
