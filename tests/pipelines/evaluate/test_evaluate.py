@@ -153,7 +153,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         assert row["p_value"] <= row["p_holm"] <= min(1, 3 * row["p_value"]), "corrected within its metric"
     p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
     assert f"p {p:.4f}" in next(line for line in told.splitlines() if line.startswith("flat+rules ") and " p " in line)
-    assert "What rewriting adds" in (tmp_path / "grid" / "report.html").read_text()
+    assert "Gain by rewriting" in (tmp_path / "grid" / "report.html").read_text()
     kept = {row.system: row for row in from_run(tmp_path / "grid").rows}
     assert (kept["flat+rules"].against, kept["bm25+rules"].against, kept["flat"].against) == ("flat", "bm25", "bm25")
     assert kept["flat+rules"].p_values[RECALL] == pytest.approx(p, rel=1e-2)
