@@ -1,8 +1,7 @@
-"""BEIR's corpus: one {_id, title, text, metadata} a line.
+"""BEIR's corpus: one {_id, title, text, metadata} per line.
 
-The title is the tool's name; a corpus without titles names its tools by their ids. Of the metadata, `category`,
-`provider` (else `server`, else `tool`) and `parameters` are taken where they have the right type. The rest belongs
-to whoever wrote it.
+The title is the tool's name; without titles the id is. Of the metadata, `category`, `provider` (else `server`, else
+`tool`) and `parameters` are read where they have the right type.
 """
 
 from __future__ import annotations
@@ -10,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from retrievers.catalogue.fields import name_at, object_at, text_at, text_or_nothing
-from retrievers.catalogue.source import Source
+from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
 
-def read(source: Source) -> Iterator[tuple[str, Tool]]:
-    """The tools of a corpus.jsonl, or of the one in a folder, with their places."""
+def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
+    """The tools of a corpus.jsonl, or of the one in a folder, with their locations."""
     if source.is_folder:
         corpus = source.path / "corpus.jsonl"
         if not corpus.is_file():
             raise BadInput(f"{source.path} has no corpus.jsonl; name the folder or the file that holds the corpus")
-        source = Source.at(corpus)
-    for place, row in source.rows():
-        tool = name_at(row, "_id", place)
-        metadata = object_at(row, "metadata", place)
+        source = CatalogueSource.at(corpus)
+    for location, row in source.rows():
+        tool = name_at(row, "_id", location)
+        metadata = object_at(row, "metadata", location)
         providers = (text_or_nothing(metadata, key) for key in ("provider", "server", "tool"))
         yield (
-            place,
+            location,
             Tool(
                 id=tool,
-                name=text_at(row, "title", place) or tool,
-                description=text_at(row, "text", place),
+                name=text_at(row, "title", location) or tool,
+                description=text_at(row, "text", location),
                 parameters=_parameters(metadata.get("parameters")),
                 category=text_or_nothing(metadata, "category"),
                 provider=next((provider for provider in providers if provider), ""),

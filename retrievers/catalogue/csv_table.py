@@ -1,7 +1,7 @@
-"""A table: a header with `name` and any of the other columns, one tool a row.
+"""A table: a header with `name` and any of the other columns, one tool per row.
 
-Commas, semicolons or tabs, as the header has it. The id is the name where there is no id. Parameters are a JSON Schema,
-a JSON list of names or of {name, type, description, required}, or plainly "city; unit; days".
+Separated by commas, semicolons or tabs, as in the header. Without an id the name is the id. Parameters are a JSON
+Schema, a JSON list of names or of {name, type, description, required}, or plainly "city; unit; days".
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 
 from retrievers.catalogue.fields import as_object, kind, name_at, text_at, tidy
 from retrievers.catalogue.schema import compact, parameters_of
-from retrievers.catalogue.source import Source, broken
+from retrievers.catalogue.source import CatalogueSource, json_problem
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
 COLUMNS = ("id", "name", "description", "category", "provider", "parameters")
 
 
-def header(source: Source) -> list[str]:
-    """The columns' names as the first line has them; empty where it is no line of CSV."""
+def header(source: CatalogueSource) -> list[str]:
+    """Column names in the first line; empty where it is no line of CSV."""
     try:
         _, cells = next(_rows(source), ("", []))
     except BadInput:
@@ -30,83 +30,87 @@ def header(source: Source) -> list[str]:
     return [tidy(cell).lower() for cell in cells]
 
 
-def read(source: Source) -> Iterator[tuple[str, Tool]]:
+def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     """The tools of a table, with the line each row starts on."""
     rows = _rows(source)
     columns = _columns(*next(rows, (f"{source.path}, line 1", [])))
-    for place, cells in rows:
+    for location, cells in rows:
         if any(cell.strip() for cell in cells):
-            yield place, _tool(_row(columns, cells, place), place)
+            yield location, _tool(_row(columns, cells, location), location)
 
 
-def _rows(source: Source) -> Iterator[tuple[str, list[str]]]:
+def _rows(source: CatalogueSource) -> Iterator[tuple[str, list[str]]]:
     delimiter = max(",;\t", key=source.text.partition("\n")[0].count)
-    # strict: otherwise a quote that is never closed swallows the rest of the table as one cell.
+    # strict: otherwise an unclosed quote swallows the rest of the table as one cell.
     rows = csv.reader(io.StringIO(source.text, newline=""), delimiter=delimiter, strict=True)
-    place = f"{source.path}, line 1"
+    location = f"{source.path}, line 1"
     try:
         for cells in rows:
-            yield place, cells
-            place = f"{source.path}, line {rows.line_num + 1}"
+            yield location, cells
+            location = f"{source.path}, line {rows.line_num + 1}"
     except csv.Error as error:
-        raise BadInput(f"{place}: broken CSV, {error}; check the quotes of that row") from None
+        raise BadInput(f"{location}: broken CSV, {error}; check the quotes of that row") from None
 
 
-def _columns(place: str, cells: list[str]) -> list[str]:
+def _columns(location: str, cells: list[str]) -> list[str]:
     columns = [tidy(cell).lower() for cell in cells]
     if not any(columns):
-        raise BadInput(f"{place}: no header; start the table with columns out of {', '.join(COLUMNS)}")
+        raise BadInput(f"{location}: no header; start the table with columns out of {', '.join(COLUMNS)}")
     for column in columns:
         if column not in COLUMNS:
             near = difflib.get_close_matches(column, COLUMNS, n=1, cutoff=0.0)[0]
             raise BadInput(
-                f"{place}: unknown column {column!r}, the nearest known one is {near!r}; rename or remove it"
+                f"{location}: unknown column {column!r}, the nearest known one is {near!r}; rename or remove it"
             )
         if columns.count(column) > 1:
-            raise BadInput(f"{place}: the column {column!r} is there twice; remove one")
+            raise BadInput(f"{location}: the column {column!r} is given twice; remove one")
     if "name" not in columns:
-        raise BadInput(f"{place}: no column 'name'; add it, every tool needs one")
+        raise BadInput(f"{location}: no column 'name'; add it, every tool needs one")
     return columns
 
 
-def _row(columns: list[str], cells: list[str], place: str) -> dict[str, object]:
-    """A row under its columns. Spreadsheets leave off empty cells at the end, but a cell too many is a lost quote."""
+def _row(columns: list[str], cells: list[str], location: str) -> dict[str, object]:
+    """Cells by column. Spreadsheets omit empty cells at the end, but an extra cell is a lost quote."""
     if len(cells) > len(columns):
-        raise BadInput(f"{place}: {len(cells)} cells under {len(columns)} columns; put cells with separators in quotes")
+        raise BadInput(
+            f"{location}: {len(cells)} cells under {len(columns)} columns; put cells with separators in quotes"
+        )
     return dict(zip(columns, cells, strict=False))
 
 
-def _tool(row: Mapping[str, object], place: str) -> Tool:
-    name = name_at(row, "name", place)
-    parameters, schema = _parameters(text_at(row, "parameters", place), place)
+def _tool(row: Mapping[str, object], location: str) -> Tool:
+    name = name_at(row, "name", location)
+    parameters, schema = _parameters(text_at(row, "parameters", location), location)
     return Tool(
-        id=text_at(row, "id", place) or name,
+        id=text_at(row, "id", location) or name,
         name=name,
-        description=text_at(row, "description", place),
+        description=text_at(row, "description", location),
         parameters=parameters,
-        category=text_at(row, "category", place),
-        provider=text_at(row, "provider", place),
+        category=text_at(row, "category", location),
+        provider=text_at(row, "provider", location),
         schema=schema,
     )
 
 
-def _parameters(cell: str, place: str) -> tuple[tuple[Parameter, ...], str]:
-    """The parameters of a cell, and their schema where the cell is one."""
+def _parameters(cell: str, location: str) -> tuple[tuple[Parameter, ...], str]:
+    """The parameters of a cell, and its schema where it is one."""
     if not cell.startswith(("{", "[")):
         return tuple(Parameter(name.strip()) for name in cell.split(";") if name.strip()), ""
     try:
         value = json.loads(cell, strict=False)
     except ValueError as error:
-        raise BadInput(f"{place}: broken JSON in 'parameters', {broken(error)}; fix it or write 'a; b; c'") from None
+        raise BadInput(
+            f"{location}: broken JSON in 'parameters', {json_problem(error)}; fix it or write 'a; b; c'"
+        ) from None
     if isinstance(value, list):
-        return tuple(_listed(entry, place) for entry in value), ""
+        return tuple(_listed(entry, location) for entry in value), ""
     if value and not value.keys() & {"properties", "type", "$ref", "allOf", "anyOf", "oneOf"}:
-        raise BadInput(f"{place}: the object in 'parameters' is no JSON Schema; put its keys under \"properties\"")
-    return parameters_of(value, place), compact(value)
+        raise BadInput(f"{location}: the object in 'parameters' is no JSON Schema; put its keys under \"properties\"")
+    return parameters_of(value, location), compact(value)
 
 
-def _listed(entry: object, place: str) -> Parameter:
-    where = f"{place}, parameters"
+def _listed(entry: object, location: str) -> Parameter:
+    where = f"{location}, parameters"
     if isinstance(entry, str):
         entry = {"name": entry}
     value = as_object(entry, where)

@@ -1,4 +1,4 @@
-"""Which format a catalogue is in, told by its content; file names and endings are not looked at.
+"""Detects the format of a catalogue by its content, not by file names.
 
     folder  corpus.jsonl in it                                             beir
             tool.json or category/tool.json with an api_list in it         toolbench
@@ -7,7 +7,7 @@
             an object, or a list of objects, with `api_list`               toolbench
             a JSON-RPC answer, or tools with `inputSchema`                 mcp
             other objects with `name` or `function`, wrapped or not        functions
-            a first line with a column of ours in it                       csv
+            a first line with one of our column names                      csv
 
 Broken JSON is reported as such, not as an unknown format.
 """
@@ -17,14 +17,14 @@ from __future__ import annotations
 import re
 
 from retrievers.catalogue.csv_table import COLUMNS, header
-from retrievers.catalogue.source import Source
+from retrievers.catalogue.source import CatalogueSource
 from retrievers.catalogue.toolbench import tool_files
 from retrievers.errors import BadInput
 
 _YAML_KEY = re.compile(r"^[\"']?(?:openapi|swagger)[\"']?[ \t]*:", re.MULTILINE)
 
 
-def detected(source: Source) -> str | None:
+def detect_format(source: CatalogueSource) -> str | None:
     """The name of the format, or None where nothing fits."""
     if source.is_folder:
         return _folder(source)
@@ -43,21 +43,21 @@ def detected(source: Source) -> str | None:
     return None
 
 
-def names_servers(source: Source) -> bool:
-    """Whether this is an MCP client's config: servers and how to start them, and none of their tools."""
+def lists_servers(source: CatalogueSource) -> bool:
+    """True for an MCP client's config: servers and how to start them, but no tools."""
     if source.is_lines or not source.text.lstrip().startswith("{"):
         return False
     value = source.document
     return isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in ("mcpServers", "servers"))
 
 
-def _folder(source: Source) -> str | None:
+def _folder(source: CatalogueSource) -> str | None:
     if (source.path / "corpus.jsonl").is_file():
         return "beir"
     first = next(iter(tool_files(source.path)), None)
     if first is None:
         return None
-    document = Source.at(first).document
+    document = CatalogueSource.at(first).document
     return "toolbench" if isinstance(document, dict) and "api_list" in document else None
 
 
@@ -79,7 +79,7 @@ def _document(value: object) -> str | None:
 
 
 def _first(values: list[object]) -> str | None:
-    """The format of a list. An empty one is a list of no functions, which is then refused as such."""
+    """The format of a list. An empty one counts as functions, and is then refused as empty."""
     if not values:
         return "functions"
     first = values[0]

@@ -1,9 +1,8 @@
-"""What an MCP server answers to tools/list.
+"""The answer of an MCP server to tools/list.
 
 Three shapes: the bare result {"tools": […]}, the JSON-RPC envelope {"result": {"tools": […]}}, a list of tools. A list
-of answers, one a page or a server, is read as all of them together; a page that says that there are more (`nextCursor`)
-must be followed by another, since half a catalogue looks like a whole one. `serverInfo` (from the initialize answer)
-beside the tools names the provider.
+of answers, one per page or server, is read as one catalogue; a page with `nextCursor` must be followed by another.
+`serverInfo` (from the initialize answer) beside the tools names the provider.
 """
 
 from __future__ import annotations
@@ -12,69 +11,69 @@ from collections.abc import Iterator, Mapping
 
 from retrievers.catalogue.fields import as_object, kind, list_at, name_at, object_at, text_at, text_or_nothing
 from retrievers.catalogue.schema import compact, parameters_of
-from retrievers.catalogue.source import Source
+from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
 from retrievers.types import Tool
 
 
-def read(source: Source) -> Iterator[tuple[str, Tool]]:
-    """The tools of one answer or of a list of answers, with their places."""
+def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
+    """The tools of one answer or of a list of answers, with their locations."""
     last: tuple[str, Mapping[str, object]] | None = None
     for last in _answers(source):
-        place, value = last
-        yield from _entry(value, place, "")
-    if last is not None and _goes_on(last[1]):
+        location, value = last
+        yield from _entry(value, location, "")
+    if last is not None and _has_next_page(last[1]):
         raise BadInput(
             f"{last[0]}: the server has more tools (nextCursor); put all its pages into one list, or let "
             "`rewrite-index mcp` ask for them"
         )
 
 
-def _answers(source: Source) -> Iterator[tuple[str, Mapping[str, object]]]:
+def _answers(source: CatalogueSource) -> Iterator[tuple[str, Mapping[str, object]]]:
     if source.is_lines:
         yield from source.rows()
     elif isinstance(source.document, list):
         for number, value in enumerate(source.document):
-            place = f"{source.path}, entry {number + 1}"
-            yield place, as_object(value, place)
+            location = f"{source.path}, entry {number + 1}"
+            yield location, as_object(value, location)
     else:
         yield str(source.path), as_object(source.document, str(source.path))
 
 
-def _goes_on(value: Mapping[str, object]) -> bool:
+def _has_next_page(value: Mapping[str, object]) -> bool:
     result = value.get("result", value)
     return isinstance(result, dict) and bool(result.get("nextCursor"))
 
 
-def _entry(value: Mapping[str, object], place: str, server: str) -> Iterator[tuple[str, Tool]]:
+def _entry(value: Mapping[str, object], location: str, server: str) -> Iterator[tuple[str, Tool]]:
     """An answer, an envelope around one, or a tool on its own."""
-    server = text_at(object_at(value, "serverInfo", place), "name", place) or server
+    server = text_at(object_at(value, "serverInfo", location), "name", location) or server
     if "result" in value:
-        yield from _entry(object_at(value, "result", place), place, server)
+        yield from _entry(object_at(value, "result", location), location, server)
     elif "tools" in value:
-        for number, tool in enumerate(list_at(value, "tools", place)):
-            where = f"{place}, tools[{number}]"
+        for number, tool in enumerate(list_at(value, "tools", location)):
+            where = f"{location}, tools[{number}]"
             yield where, tool_of(as_object(tool, where), where, server)
     elif "error" in value:
         error = value["error"]
-        said = " ".join(text_or_nothing(error, "message").split()) if isinstance(error, dict) else kind(error)
-        raise BadInput(f"{place}: the server answered with an error ({said}); ask it for tools/list again")
+        reason = " ".join(text_or_nothing(error, "message").split()) if isinstance(error, dict) else kind(error)
+        raise BadInput(f"{location}: the server answered with an error ({reason}); ask it for tools/list again")
     elif value.keys() & {"name", "inputSchema"}:
-        yield place, tool_of(value, place, server)
+        yield location, tool_of(value, location, server)
     else:
-        raise BadInput(f"{place}: no 'tools' and no 'result' in it; give the server's answer to tools/list")
+        raise BadInput(f"{location}: no 'tools' and no 'result' in it; give the server's answer to tools/list")
 
 
-def tool_of(value: Mapping[str, object], place: str, server: str) -> Tool:
+def tool_of(value: Mapping[str, object], location: str, server: str) -> Tool:
     """One entry of a server's list."""
-    name = name_at(value, "name", place)
-    schema = object_at(value, "inputSchema", place)
-    title = text_at(value, "title", place)
+    name = name_at(value, "name", location)
+    schema = object_at(value, "inputSchema", location)
+    title = text_at(value, "title", location)
     return Tool(
         id=f"{server}/{name}" if server else name,
         name=name,
-        description=text_at(value, "description", place) or title,
-        parameters=parameters_of(schema, place),
+        description=text_at(value, "description", location) or title,
+        parameters=parameters_of(schema, location),
         provider=server,
         schema=compact(schema),
     )

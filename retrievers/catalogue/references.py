@@ -1,7 +1,7 @@
-"""An OpenAPI document's $refs: followed for its objects, spelled out in its schemas.
+"""The $refs of an OpenAPI document: followed for its objects, replaced in its schemas.
 
-A schema that leaves the document must stand alone, so its $refs are replaced by what they point at. Types that hold
-themselves, or trees of types wide enough to fill the memory, end in a note that names the type instead.
+A schema that leaves the document has its $refs replaced by their targets. Recursive types, and trees of types wide
+enough to fill the memory, end in a note that names the type.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retrievers.catalogue.fields import as_object
-from retrievers.catalogue.pointers import pointed
+from retrievers.catalogue.schema import resolve_pointer
 from retrievers.errors import BadInput
 
 DEPTHS = (5, 3, 2)
-"""$refs within $refs that are spelled out: the first of these that keeps the schema within its length."""
-LONGEST = 20_000
-"""Characters of a spelled-out schema, about; an agent cannot be shown more of them."""
-OVERLONG = 400_000
-"""Characters at which even the top level is cut off: no document, but an attack, gets here."""
+"""Levels of $refs that are replaced: the first of these that keeps the schema within its length."""
+MAX_SCHEMA = 20_000
+"""Approximate characters of a schema; an agent cannot be shown more."""
+MAX_TOP_LEVEL = 400_000
+"""Characters at which even the top level is cut: only an attack gets here."""
 
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 _LITERAL = {"default", "enum", "const", "required", "type"}
 _LISTED = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
-_ASIDE = {"example", "examples", "xml", "externalDocs", "discriminator"}
+_IGNORED = {"example", "examples", "xml", "externalDocs", "discriminator"}
 
 
 class References:
@@ -30,56 +30,59 @@ class References:
 
     def __init__(self, document: Mapping[str, object]) -> None:
         self._document = document
-        self._spelled: dict[str, dict[str, object]] = {}
+        self._inlined: dict[str, dict[str, object]] = {}
 
-    def followed(self, value: object, place: str) -> dict[str, object]:
-        """The object behind a chain of $refs; what stands beside a $ref wins over what it points at."""
-        found = as_object(value, place)
+    def follow(self, value: object, location: str) -> dict[str, object]:
+        """The object behind a chain of $refs; keys next to a $ref win over those of its target."""
+        target = as_object(value, location)
         seen: set[str] = set()
-        while isinstance(reference := found.get("$ref"), str):
+        while isinstance(reference := target.get("$ref"), str):
             if reference in seen:
-                raise BadInput(f"{place}: the $ref {reference!r} leads back to itself; point it at a definition")
+                raise BadInput(f"{location}: the $ref {reference!r} leads back to itself; point it at a definition")
             seen.add(reference)
-            found = _beside(found, self.target(reference, place))
-        return found
+            target = _overlay(target, self.target(reference, location))
+        return target
 
-    def spelled_out(self, schema: object, place: str) -> dict[str, object]:
-        """A schema without $refs. It may be shared, and is not to be changed."""
+    def inline(self, schema: object, location: str) -> dict[str, object]:
+        """A schema without $refs. It may be shared, so it must not be changed."""
         alone = schema["$ref"] if isinstance(schema, dict) and schema.keys() == {"$ref"} else None
         if not isinstance(alone, str):
-            return self._fitting(schema, place)
-        if alone not in self._spelled:  # create, replace and update take the same type
-            self._spelled[alone] = self._fitting(schema, place)
-        return self._spelled[alone]
+            return self._inline_within_length(schema, location)
+        if alone not in self._inlined:  # create, replace and update take the same type
+            self._inlined[alone] = self._inline_within_length(schema, location)
+        return self._inlined[alone]
 
-    def _fitting(self, schema: object, place: str) -> dict[str, object]:
-        """The schema spelled out as deeply as its length allows."""
+    def _inline_within_length(self, schema: object, location: str) -> dict[str, object]:
         for depth in DEPTHS:
-            speller = _Speller(self, place, depth, LONGEST)
-            spelled = speller.schema(schema, ())
-            if speller.left > 0:
+            inliner = _Inliner(self, location, depth, MAX_SCHEMA)
+            inlined = inliner.schema(schema, ())
+            if inliner.left > 0:
                 break
         else:
             # Cutting at a length would lose arguments; cutting at a depth only says less about each.
-            spelled = _Speller(self, place, 1, OVERLONG).schema(schema, ())
-        return spelled if isinstance(spelled, dict) else {}
+            inlined = _Inliner(self, location, 1, MAX_TOP_LEVEL).schema(schema, ())
+        return inlined if isinstance(inlined, dict) else {}
 
-    def target(self, reference: str, place: str) -> dict[str, object]:
+    def target(self, reference: str, location: str) -> dict[str, object]:
         """The object a $ref points at."""
         if not reference.startswith("#"):
-            raise BadInput(f"{place}: the $ref {reference!r} leaves the file; bundle the document into one file first")
-        target = pointed(self._document, reference)
+            raise BadInput(
+                f"{location}: the $ref {reference!r} leaves the file; bundle the document into one file first"
+            )
+        target = resolve_pointer(self._document, reference)
         if not isinstance(target, dict):
-            raise BadInput(f"{place}: the $ref {reference!r} points at no object in the file; define it or correct it")
+            raise BadInput(
+                f"{location}: the $ref {reference!r} points at no object in the file; define it or correct it"
+            )
         return target
 
 
-class _Speller:
-    """Spells out one schema, and counts what is left of its length."""
+class _Inliner:
+    """Replaces the $refs of one schema, and counts the length left."""
 
-    def __init__(self, references: References, place: str, depth: int, length: int) -> None:
+    def __init__(self, references: References, location: str, depth: int, length: int) -> None:
         self._references = references
-        self._place = place
+        self._place = location
         self._depth = depth
         self.left = length
 
@@ -93,16 +96,16 @@ class _Speller:
             if reference in within or len(within) >= self._depth or self.left <= 0:
                 self.left -= 60  # about the length of the note
                 return _note(reference, target)
-            return self.schema(_beside(value, target), (*within, reference))
-        found: dict[str, object] = {}
+            return self.schema(_overlay(value, target), (*within, reference))
+        result: dict[str, object] = {}
         for key, part in value.items():
-            if key in _ASIDE or key.startswith("x-"):
+            if key in _IGNORED or key.startswith("x-"):
                 continue
             self.left -= len(key) + 6
             if self.left <= 0:
                 break
-            found[key] = self._part(key, part, within)
-        return found
+            result[key] = self._part(key, part, within)
+        return result
 
     def _part(self, key: str, part: object, within: tuple[str, ...]) -> object:
         if isinstance(part, list) and key in _LISTED:
@@ -127,7 +130,7 @@ class _Speller:
         return value
 
 
-def _beside(value: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
+def _overlay(value: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
     return {**target, **{key: part for key, part in value.items() if key != "$ref"}}
 
 

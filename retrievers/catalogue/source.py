@@ -1,4 +1,4 @@
-"""A catalogue on disk: its text, its JSON document or its JSON lines, with every failure given a place."""
+"""A catalogue on disk: its text, its JSON document or its JSON lines; errors name the location."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from retrievers.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Source:
-    """One file or folder. What was read is kept, so that recognising the format and reading it parse once."""
+class CatalogueSource:
+    """One file or folder. Parsed content is kept, so that detecting the format and reading it parse once."""
 
     path: Path
 
     @classmethod
-    def at(cls, path: Path) -> Source:
+    def at(cls, path: Path) -> CatalogueSource:
         """The source at a path that exists."""
         if not str(path).strip():
             raise BadInput("the path of the catalogue is blank; give a file or folder")
@@ -33,7 +33,7 @@ class Source:
 
     @property
     def is_folder(self) -> bool:
-        """Whether this is a folder, which has no text of its own."""
+        """True for a folder, which has no text."""
         return self.path.is_dir()
 
     @cached_property
@@ -59,32 +59,32 @@ class Source:
         if not self.text.strip():
             raise BadInput(f"{self.path} is empty; give a catalogue with at least one tool")
         try:
-            return _parsed(self.text)
+            return _parse(self.text)
         except ValueError as error:
             line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-            raise BadInput(f"{self.path}{line}: broken JSON, {broken(error)}; fix it") from None
+            raise BadInput(f"{self.path}{line}: broken JSON, {json_problem(error)}; fix it") from None
 
     @cached_property
     def is_lines(self) -> bool:
-        """Whether this is JSONL: the first of several lines is an object on its own. Pretty JSON starts with a `{`."""
+        """True for JSONL: the first of several lines is a whole object. Pretty JSON starts with a line `{`."""
         lines = self._lines()
         _, first = next(lines, (0, ""))
         if not first.lstrip().startswith("{") or next(lines, None) is None:
             return False
         try:
-            return isinstance(_parsed(first), dict)
+            return isinstance(_parse(first), dict)
         except ValueError:
             return False
 
     def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """The objects of a JSONL file with their places; blank lines are passed over."""
+        """The objects of a JSONL file with their locations; blank lines are skipped."""
         for number, line in self._lines():
-            place = f"{self.path}, line {number}"
+            location = f"{self.path}, line {number}"
             try:
-                value = _parsed(line)
+                value = _parse(line)
             except ValueError as error:
-                raise BadInput(f"{place}: broken JSON, {broken(error)}; fix or remove the line") from None
-            yield place, as_object(value, place)
+                raise BadInput(f"{location}: broken JSON, {json_problem(error)}; fix or remove the line") from None
+            yield location, as_object(value, location)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         # Not splitlines(): JSON strings may hold U+2028 and its kin, which end no line of a JSONL file.
@@ -93,14 +93,14 @@ class Source:
                 yield number, line
 
 
-def _parsed(text: str) -> object:
+def _parse(text: str) -> object:
     # strict=False: a raw tab or NUL inside a string is sloppy, not ambiguous.
     value: object = json.loads(text, strict=False)
     return value
 
 
-def broken(error: ValueError) -> str:
-    """What json.loads found wrong, without its own talk of lines."""
+def json_problem(error: ValueError) -> str:
+    """The complaint of json.loads, without its line number."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg[:1].lower()}{error.msg[1:]} at column {error.colno}"
     return "a number has too many digits"  # the one other thing it refuses

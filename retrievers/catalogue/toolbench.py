@@ -1,7 +1,7 @@
 """ToolBench's tool JSON: one tool (a RapidAPI provider) with its list of APIs; each API is a `Tool` here.
 
-A folder holds tool.json files, or category/tool.json as ToolBench ships them; a file that names no category takes its
-folder's name. What the tool says of itself follows the API's description, which is often no more than its name.
+A folder holds tool.json files, or category/tool.json as ToolBench ships them; a file without category takes its
+folder's name. The tool's description follows the API's, which is often no more than its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from retrievers.catalogue.fields import as_object, list_at, name_at, text_at
-from retrievers.catalogue.source import Source
+from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
@@ -23,41 +23,41 @@ def tool_files(folder: Path) -> list[Path]:
         raise BadInput(f"{folder} cannot be listed ({error.strerror}); check its permissions") from None
 
 
-def read(source: Source) -> Iterator[tuple[str, Tool]]:
-    """The APIs of one file or of every file in a folder, with their places."""
+def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
+    """The APIs of one file or of every file in a folder, with their locations."""
     if not source.is_folder:
         yield from _file(source, category="")
         return
     for path in tool_files(source.path):
-        yield from _file(Source.at(path), category=path.absolute().parent.name)
+        yield from _file(CatalogueSource.at(path), category=path.absolute().parent.name)
 
 
-def _file(source: Source, category: str) -> Iterator[tuple[str, Tool]]:
+def _file(source: CatalogueSource, category: str) -> Iterator[tuple[str, Tool]]:
     document = source.document
     values = document if isinstance(document, list) else [document]
     for number, value in enumerate(values):
-        place = str(source.path) if value is document else f"{source.path}, entry {number + 1}"
-        yield from _apis(as_object(value, place), place, category)
+        location = str(source.path) if value is document else f"{source.path}, entry {number + 1}"
+        yield from _apis(as_object(value, location), location, category)
 
 
-def _apis(value: Mapping[str, object], place: str, category: str) -> Iterator[tuple[str, Tool]]:
-    names = (text_at(value, key, place) for key in ("tool_name", "title", "name"))
+def _apis(value: Mapping[str, object], location: str, category: str) -> Iterator[tuple[str, Tool]]:
+    names = (text_at(value, key, location) for key in ("tool_name", "title", "name"))
     provider = next((name for name in names if name), "")
     if not provider:
-        raise BadInput(f"{place}: 'tool_name' is missing or blank; give every tool one")
+        raise BadInput(f"{location}: 'tool_name' is missing or blank; give every tool one")
     if "api_list" not in value:
-        raise BadInput(f"{place}: no 'api_list' in it; give ToolBench's tool JSON")
-    category = text_at(value, "category", place) or category
-    about = text_at(value, "tool_description", place)
-    for number, entry in enumerate(list_at(value, "api_list", place)):
-        where = f"{place}, api_list[{number}]"
+        raise BadInput(f"{location}: no 'api_list' in it; give ToolBench's tool JSON")
+    category = text_at(value, "category", location) or category
+    about = text_at(value, "tool_description", location)
+    for number, entry in enumerate(list_at(value, "api_list", location)):
+        where = f"{location}, api_list[{number}]"
         api = as_object(entry, where)
         name = name_at(api, "name", where)
-        says = text_at(api, "description", where)
+        own = text_at(api, "description", where)
         tool = Tool(
             id="/".join(part for part in (category, provider, name) if part),
             name=name,
-            description=says if about in says else f"{says}\n{about}".strip(),
+            description=own if about in own else f"{own}\n{about}".strip(),
             parameters=tuple(_parameters(api, where)),
             category=category,
             provider=provider,
@@ -65,14 +65,14 @@ def _apis(value: Mapping[str, object], place: str, category: str) -> Iterator[tu
         yield where, tool
 
 
-def _parameters(api: Mapping[str, object], place: str) -> Iterator[Parameter]:
+def _parameters(api: Mapping[str, object], location: str) -> Iterator[Parameter]:
     for key, required in (("required_parameters", True), ("optional_parameters", False)):
-        for number, entry in enumerate(list_at(api, key, place)):
-            where = f"{place}, {key}[{number}]"
+        for number, entry in enumerate(list_at(api, key, location)):
+            where = f"{location}, {key}[{number}]"
             value = as_object(entry, where)
             yield Parameter(
                 name=name_at(value, "name", where),
-                type=text_at(value, "type", where).lower(),  # ToolBench shouts its types
+                type=text_at(value, "type", where).lower(),  # ToolBench writes types in capitals
                 description=text_at(value, "description", where),
                 required=required,
             )

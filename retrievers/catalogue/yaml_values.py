@@ -1,4 +1,4 @@
-"""YAML as JSON values, the way OpenAPI asks for it: YAML 1.2, keys as text.
+"""YAML as JSON values, as OpenAPI requires: YAML 1.2, keys as text.
 
 PyYAML speaks 1.1, where the property `on` is true and 2024-01-01 a date, and its composer recurses in C until the
 process dies on a file of brackets. So this builds the values from the parser's events: plain scalars are read by 1.2's
@@ -15,7 +15,7 @@ import yaml
 
 from retrievers.errors import BadInput
 
-DEEPEST = 200
+MAX_DEPTH = 200
 """Levels of nesting; real documents stay below 40."""
 
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -28,11 +28,11 @@ def yaml_document(text: str, path: Path) -> object:
     """The one document in a YAML text."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times as fast, and not everywhere
     try:
-        return _Builder(yaml.parse(text, Loader=loader), path).document()
+        return _YamlBuilder(yaml.parse(text, Loader=loader), path).document()
     except BadInput:
         raise
     except yaml.MarkedYAMLError as error:
-        # libyaml places what is missing at the end on a line after the last
+        # libyaml reports what is missing at the end on a line after the last
         line = min(error.problem_mark.line if error.problem_mark else 0, text.count("\n")) + 1
         raise BadInput(f"{path}, line {line}: invalid YAML, {error.problem or error.context}; fix it") from None
     except yaml.reader.ReaderError as error:
@@ -42,7 +42,7 @@ def yaml_document(text: str, path: Path) -> object:
         raise BadInput(f"{path}: invalid YAML ({error}); fix it") from None  # PyYAML lets a few of these slip
 
 
-class _Builder:
+class _YamlBuilder:
     """Values out of a stream of events."""
 
     def __init__(self, events: Iterator[yaml.Event], path: Path) -> None:
@@ -51,7 +51,7 @@ class _Builder:
         self._anchors: dict[str, object] = {}
 
     def document(self) -> object:
-        """The first document, which has to be the last."""
+        """The only document."""
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 value = self._value(next(self._events), 0)
@@ -63,8 +63,8 @@ class _Builder:
         return None
 
     def _value(self, event: yaml.Event, depth: int) -> object:
-        if depth > DEEPEST:
-            raise self._wrong(event, f"values nest more than {DEEPEST} levels deep; flatten them")
+        if depth > MAX_DEPTH:
+            raise self._wrong(event, f"values nest more than {MAX_DEPTH} levels deep; flatten them")
         if isinstance(event, yaml.AliasEvent):
             # Anchors are known once they are complete, so that no value can hold itself.
             if event.anchor not in self._anchors:
@@ -81,7 +81,7 @@ class _Builder:
         return value
 
     def _mapping(self, depth: int) -> dict[str, object]:
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         merged: dict[str, object] = {}
         for event in self._until(yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
@@ -92,8 +92,8 @@ class _Builder:
                 for part in value if isinstance(value, list) else [value]:
                     merged = {**part, **merged} if isinstance(part, dict) else merged
             else:
-                found[key] = value
-        return {**merged, **found}
+                values[key] = value
+        return {**merged, **values}
 
     def _until(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
         for event in self._events:

@@ -16,8 +16,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from retrievers.catalogue.pointers import pointed
-from retrievers.catalogue.schema import properties_of
+from retrievers.catalogue.schema import properties_of, resolve_pointer
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
@@ -77,7 +76,7 @@ def _is_valid(schema: Schema) -> bool:
         Draft202012Validator.check_schema(schema)
     except SchemaError:
         return False
-    return not any(pointed(schema, reference) is None for reference in _references(schema))
+    return not any(resolve_pointer(schema, reference) is None for reference in _references(schema))
 
 
 def _references(value: object) -> list[str]:
@@ -131,7 +130,7 @@ def _repair_keyword(key: str, inner: Any, root: Schema) -> Any:
         case "required" if isinstance(inner, list):
             return list(dict.fromkeys(name for name in inner if isinstance(name, str)))
         case "$ref":
-            return inner if isinstance(inner, str) and isinstance(pointed(root, inner), dict) else None
+            return inner if isinstance(inner, str) and isinstance(resolve_pointer(root, inner), dict) else None
         case "description" | "title" | "format":
             return inner if isinstance(inner, str) else None
         case "enum":

@@ -57,7 +57,7 @@ def test_parameters_as_json(tmp_path: Path) -> None:
     [
         ("name,descripton\na,b\n", "line 1: unknown column 'descripton', the nearest known one is 'description';"),
         ("name,\na,b\n", "line 1: unknown column ''"),
-        ("name,name\n", "line 1: the column 'name' is there twice"),
+        ("name,name\n", "line 1: the column 'name' is given twice"),
         ("id,description\n", "line 1: no column 'name'"),
         ("", "line 1: no header"),
         ("name\n", "holds no tools"),

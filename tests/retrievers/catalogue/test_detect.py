@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from retrievers.catalogue import FORMATS, read_catalogue
-from retrievers.catalogue.detect import detected
-from retrievers.catalogue.source import Source
+from retrievers.catalogue.detect import detect_format
+from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
 
 
@@ -45,7 +45,7 @@ from retrievers.errors import BadInput
 def test_the_content_tells_the_format(tmp_path: Path, content: object, format: str | None) -> None:
     path = tmp_path / "catalogue"
     path.write_text(content if isinstance(content, str) else json.dumps(content, indent=1), "utf-8")
-    assert detected(Source.at(path)) == format
+    assert detect_format(CatalogueSource.at(path)) == format
 
 
 def test_what_fits_nothing_lists_the_formats(tmp_path: Path) -> None:

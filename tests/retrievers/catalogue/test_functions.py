@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from retrievers.catalogue import read_catalogue
-from retrievers.catalogue.schema import compact, parameters_of
-from retrievers.catalogue.type_names import type_of
+from retrievers.catalogue.schema import compact, parameters_of, type_of
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
