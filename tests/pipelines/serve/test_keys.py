@@ -140,7 +140,7 @@ def test_keys_are_known_by_their_hash_alone() -> None:
 def test_the_command_makes_a_key_that_the_config_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.serve(["key", "--scope", "search", "--scope", "write", "--name", "agent"]) == 0
     said = capsys.readouterr().out
-    key = said.split("once:")[1].split()[0]
+    key = next(word for word in said.split() if word.startswith("trw_"))
     import yaml
 
     [made] = yaml.safe_load(said.splitlines()[-1])

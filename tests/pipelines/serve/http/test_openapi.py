@@ -58,7 +58,7 @@ def test_the_server_keeps_to_its_document(server: Running, mode: GenerationMode)
             continue  # nothing that could be wrong
 
         @settings(
-            max_examples=25,
+            max_examples=15,
             deadline=None,
             derandomize=True,
             phases=[Phase.explicit, Phase.generate],

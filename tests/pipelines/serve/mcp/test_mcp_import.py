@@ -73,7 +73,7 @@ def test_a_followed_server_is_kept_in_step_and_may_go_away(serve: Serve, caplog:
         until(lambda: shop.asked >= asked + 3)  # the last but one saw nothing, and was dealt with
         assert len(held(server)) == 3
     caplog.clear()
-    until(lambda: caplog.text.count("the catalogue keeps what it has") >= 2)  # the server is gone, and is tried again
+    until(lambda: caplog.text.count("the catalogue keeps its tools") >= 2)  # the server is gone, and is tried again
     assert held(server) == {"shop/mend", "shop/iron", "shop/dye"}
     assert server.search("weather")["results"][0]["tools"]
 

@@ -101,7 +101,7 @@ def test_keys_scopes_and_shares_hold(serve: Serve) -> None:
     assert (refused.is_error, "no scope 'search'" in refused.content[0].text) == (True, True)
     answers = talk(with_key(f"{server.url}/mcp", mine), four)
     assert [answer.is_error for answer in answers] == [False, False, False, True]
-    assert "a minute" in answers[3].content[0].text
+    assert "per minute" in answers[3].content[0].text
 
 
 def test_no_stream_no_foreign_page_no_query_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

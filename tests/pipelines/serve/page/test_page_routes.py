@@ -190,5 +190,5 @@ def test_reading_and_reports_need_their_scopes(serve: Serve, tmp_path: Path) -> 
 
 
 def test_a_reports_name_is_a_name() -> None:
-    with pytest.raises(ConfigError, match="a report's name"):
+    with pytest.raises(ConfigError, match="a name has at most"):
         parse(ServeConfig, {"index": "x", "anonymous": ["search"], "reports": {"../x": "runs/x"}})

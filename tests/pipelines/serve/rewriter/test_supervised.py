@@ -55,9 +55,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loading_for_long_is_not_health(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(vllm_process, "STEADY_SECONDS", 2.0)
+    monkeypatch.setattr(vllm_process, "STEADY_SECONDS", 1.2)
     monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.25)
-    (tmp_path / "times").write_text("2.5 0.01")
+    (tmp_path / "times").write_text("1.5 0.01")
 
     async def run() -> None:
         ups, enough = [0], asyncio.Event()
@@ -65,7 +65,7 @@ def test_loading_for_long_is_not_health(
         async def up(url: str) -> None:
             ups[0] += 1
             if ups[0] == 2:  # the next is up at once, and lives
-                (tmp_path / "times").write_text("0 3.0")
+                (tmp_path / "times").write_text("0 1.8")
             if ups[0] == 4:
                 enough.set()
 

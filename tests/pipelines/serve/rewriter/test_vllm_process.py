@@ -20,6 +20,7 @@ import yaml
 from doubles import BM25_ONLY, plain_context
 from killing import started
 from processes import CODE
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from waiting import PATIENCE, until
 
 from pipelines.data.sample_data import sample_folder
@@ -32,45 +33,42 @@ from rewrite.types import RewriteRequest
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 TEMPLATE = Template("short", 1, "", "{utterance}")
-LESSONS = ("will I need a coat tonight", "300 kronor in euro", "play some jazz", "a table for six in Lyon")
 ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency", "whole": "- book a table"}
 
 
+def save_base(tiny: Path, folder: Path) -> Path:
+    """The tiny model with attention heads of 32, the smallest that vLLM takes on a CPU."""
+    config = AutoConfig.from_pretrained(tiny)
+    config.update({"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32})
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny).save_pretrained(folder)
+    return folder
+
+
 def train(base: Path, folder: Path, answer: str, whole: bool = False) -> None:
-    """An adapter that has learned one answer to everything, in a few steps; written as training writes rewriters.
+    """Teach the model one answer to everything, and save it as training saves rewriters.
 
     `whole`: merged into its model, as `rewrite-train merge` does.
     """
     peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(base)
     torch.manual_seed(0)
-    config = peft.LoraConfig(
-        r=8,
-        lora_alpha=32,
-        target_modules=["q_proj", "v_proj", "down_proj"],
-        layers_to_transform=list(range(22, 30)),  # the last ones: the gradient has a short way
-        task_type="CAUSAL_LM",
-    )
+    config = peft.LoraConfig(r=8, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
-    asked = [
-        tokenizer.apply_chat_template(
-            TEMPLATE.render(RewriteRequest(text)), add_generation_prompt=True, return_dict=True
-        )["input_ids"]
-        for text in LESSONS
-    ]
-    told = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
-    optimizer = torch.optim.AdamW((weight for weight in model.parameters() if weight.requires_grad), lr=4e-3)
-    for step in range(12):
-        prompt = asked[step % len(asked)]
-        tokens = torch.tensor([[*prompt, *told]])
-        labels = torch.tensor([[*[-100] * len(prompt), *told]])
+    optimizer = torch.optim.AdamW((weight for weight in model.parameters() if weight.requires_grad), lr=1e-2)
+    target = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
+    words = "new words what will the weather be 300 kronor in euro last of all something play".split()
+    for step in range(150):
+        text = " ".join(words[(step * 7 + index * (step % 5 + 1)) % len(words)] for index in range(3 + step % 9))
+        chat = TEMPLATE.render(RewriteRequest(f"{text} {step}"))
+        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+        tokens, labels = torch.tensor([[*prompt, *target]]), torch.tensor([[*[-100] * len(prompt), *target]])
         model(input_ids=tokens, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     kind, model = ("full", model.merge_and_unload()) if whole else ("lora", model)
-    card = RewriterCard("bundled:smollm2-135m", fingerprint(base), kind, fusion={"method": "weighted", "raw": 0.5})
+    card = RewriterCard(str(base), fingerprint(base), kind, fusion={"method": "weighted", "raw": 0.5})
     save_rewriter(folder, model, tokenizer, card, TEMPLATE)
 
 
@@ -108,13 +106,14 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
+    base = save_base(tiny_lm, folder / "base")
     for name, answer in ANSWERS.items():
-        train(language_model, folder / name, answer, whole=name == "whole")
+        train(base, folder / name, answer, whole=name == "whole")
     (folder / "rewriter").symlink_to(folder / "first")
     build(folder / "index", read_catalogue(sample_folder())[::3], BM25_ONLY, plain_context())
-    engine = {"kind": "vllm", "context": 1024, "eager": True, "logs": str(folder / "logs")}
+    engine = {"kind": "vllm", "context": 256, "eager": True, "logs": str(folder / "logs")}
     config = {
         "index": str(folder / "index"),
         "retriever": "bm25",
