@@ -88,7 +88,9 @@ t.tune(Path(sys.argv[2]))
 """
     work = tmp_path / "work"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent), str(work)], capture_output=True, env={**os.environ}
+        [sys.executable, "-c", code, str(Path(__file__).parent), str(work)],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-500:]
     assert (work / "joint.safetensors").exists()

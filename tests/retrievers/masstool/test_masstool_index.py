@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,10 @@ from retrievers.errors import BadInput
 from retrievers.index import Index, add, build, confirm, remove, verify
 from retrievers.index import manifest as manifests
 from retrievers.kind import Context
+from retrievers.masstool.artifacts import load_artifacts, save_artifacts
 from retrievers.masstool.offline_scores import offline_scores
 from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.training.pipeline import make_artifacts
 from retrievers.masstool.training.tensors import embed_training_set
 from retrievers.settings import BM25Settings, DenseSettings
 from retrievers.types import Tool
@@ -44,8 +45,6 @@ def own(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_an_index_scores_as_training_did(folder: Path, some_tools: list[Tool], context: Context) -> None:
-    from retrievers.masstool.artifacts import load_artifacts
-
     data = small_set(some_tools)
     index = Index(folder, context)
     model = folder / index.manifest.retrievers["masstool"].model
@@ -170,20 +169,18 @@ def test_a_kill_while_confirming_leaves_the_old_index_or_the_new_one(own: Path, 
 
 
 def test_a_large_pool_is_searched_by_a_graph_alike(
-    some_tools: list[Tool], context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, some_tools: list[Tool], context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = small_set(some_tools)
-    quick = replace(SETTINGS, train=replace(SETTINGS.train, epochs=1))  # type: ignore[type-var]
-    for name, above in (("near", 10), ("exact", 1000)):
-        monkeypatch.setattr("retrievers.masstool.training.pipeline.POOL_GRAPH_ABOVE", above)
-        build(tmp_path / name, some_tools, {"masstool": quick}, context, training={"masstool": [data]})
-    for confirmed in (False, True):
-        if confirmed:
-            for name in ("near", "exact"):
-                confirm(tmp_path / name, [("a llama", [some_tools[0].id])], context)
-        opened = [Index(tmp_path / name, context).retriever("masstool") for name in ("near", "exact")]
-        assert [retriever._artifacts.pool_graph is not None for retriever in opened] == [True, False]  # type: ignore[attr-defined]
-        left, right = (retriever.search(data.dev.queries[:8], 5) for retriever in opened)
-        for one, two in zip(left, right, strict=True):
-            assert one.ids == two.ids
-            assert np.allclose(one.scores, two.scores, atol=2e-5)
+    data, retriever = small_set(some_tools), Index(folder, context).retriever("masstool")
+    encoder = Encoder(context.find_model(SETTINGS.model), SETTINGS.batch_size, "cpu")
+    heads, tensors = retriever._artifacts.heads, embed_training_set(data, encoder, context)  # type: ignore[attr-defined]
+    monkeypatch.setattr("retrievers.masstool.training.pipeline.POOL_GRAPH_ABOVE", 10)
+    save_artifacts(tmp_path, make_artifacts(heads, data, tensors, {}))
+    graph = load_artifacts(tmp_path, SETTINGS).pool_graph
+    assert graph is not None
+    pool, queries = retriever._pool, tensors.dev[:8].numpy()  # type: ignore[attr-defined]
+    exact = pool.nearest(queries, 5)
+    pool.use_graph(graph)
+    near = pool.nearest(queries, 5)
+    assert torch.equal(near.rows, exact.rows)
+    assert torch.allclose(near.cosines, exact.cosines, atol=2e-5)
