@@ -20,11 +20,9 @@ class Retriever(Protocol):
     @property
     def fingerprint(self) -> str:
         """Name of the exact index that is searched."""
-        ...
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """One ranking per query, at most k tools each; none for an empty query."""
-        ...
 
 
 class VectorCache(Protocol):
@@ -32,11 +30,9 @@ class VectorCache(Protocol):
 
     def get(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """The vectors of the known texts."""
-        ...
 
     def put(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         """Store vectors."""
-        ...
 
 
 @runtime_checkable
@@ -46,8 +42,6 @@ class Detector(Protocol):
     @property
     def threshold(self) -> float:
         """Probability from which on a tool is needed; chosen on dev."""
-        ...
 
     def probabilities(self, queries: Sequence[str]) -> list[float]:
         """Probability that each query needs a tool."""
-        ...

@@ -20,8 +20,7 @@ from retrievers.settings import FusionSettings, RewriteFusion
 from retrievers.text import words
 from retrievers.types import Ranking, ToolId, ranked
 
-DEPTH = 100
-"""Ranks of each list that are looked at."""
+DEPTH = 100  # ranks of each list that are looked at
 _SEPARATORS, _BLANK = re.compile(r"[\W_]+"), re.compile(r"\s")
 
 

@@ -58,21 +58,17 @@ class Kind(Protocol):
 
     def identity(self) -> dict[str, str]:
         """Facts that must be the same when the index is opened or changed, such as the hash of the encoder."""
-        ...
 
     def rows(self, documents: Sequence[str]) -> Arrays:
         """Arrays for a new segment of these documents."""
-        ...
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:
         """Arrays of one segment holding the live rows of several."""
-        ...
 
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
         """A retriever over all segments; `other(name)` opens another retriever of the same index."""
-        ...
 
 
 @runtime_checkable
@@ -81,7 +77,6 @@ class Trainable(Protocol):
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
         """Train in the work folder, or resume a killed run there; return the folder of the model."""
-        ...
 
 
 @runtime_checkable
@@ -90,11 +85,9 @@ class LearnsFromFeedback(Protocol):
 
     def feedback_keys(self, queries: Sequence[str]) -> np.ndarray:
         """(queries, dimensions): vectors by which similar queries are found."""
-        ...
 
     def load_feedback(self, keys: np.ndarray, pairs: list[tuple[str, tuple[ToolId, ...]]]) -> None:
         """Use these confirmed queries in the retriever that is opened next."""
-        ...
 
 
 @runtime_checkable
@@ -103,13 +96,11 @@ class NeedsTools(Protocol):
 
     def tool_rows(self, tools: Sequence[Tool], documents: Sequence[str]) -> Arrays:
         """`Kind.rows` with the tools."""
-        ...
 
     def train_tools(
         self, tools: Sequence[Tool], documents: Sequence[str], sets: Sequence[TrainingSet], work: Path
     ) -> Path:
         """`Trainable.train` with the catalogue to learn."""
-        ...
 
 
 @runtime_checkable
@@ -118,7 +109,6 @@ class SeesExistingRows(Protocol):
 
     def see_existing_rows(self, blocks: Sequence[Block]) -> None:
         """Receive the rows of the index before new ones are made."""
-        ...
 
 
 @runtime_checkable
@@ -127,4 +117,3 @@ class KeepsCodes(Protocol):
 
     def keep_codes(self, ids: Sequence[ToolId], blocks: Sequence[Block]) -> None:
         """Receive the codes of the index, one per id, before training."""
-        ...

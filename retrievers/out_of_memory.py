@@ -10,8 +10,7 @@ from retrievers.errors import OutOfMemory
 
 SIGNS = ("out of memory", "allocate memory", "not enough memory")
 """Wordings of torch (GPU and CPU), safetensors and the system, each in an error of another type."""
-MAX_CHARACTERS = 120
-"""Of an error's text; torch adds advice after that."""
+MAX_CHARACTERS = 120  # of an error's text; torch adds advice after that
 
 
 @contextmanager

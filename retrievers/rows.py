@@ -9,8 +9,7 @@ import numpy as np
 
 from retrievers.types import Ranking, ToolId
 
-SORT_AT_ONCE = 1_000
-"""Up to this many rows are sorted by id per search; above, all ids are sorted once."""
+SORT_AT_ONCE = 1_000  # up to this many rows are sorted by id per search; above, all ids are sorted once
 
 
 class Rows:

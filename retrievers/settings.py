@@ -11,11 +11,9 @@ from annotated_types import Ge, Gt, Le
 from retrievers.errors import BadInput
 from retrievers.types import Ranking
 
-WARMUP = 0.05
-"""Share of an encoder's training steps in which the learning rate rises."""
+WARMUP = 0.05  # share of an encoder's training steps in which the learning rate rises
 WEIGHT_DECAY = 0.01
-HARD_NEGATIVES = 8
-"""Hard negatives mined per query, where the catalogue has more documents than `candidates`."""
+HARD_NEGATIVES = 8  # hard negatives mined per query, where the catalogue has more documents than `candidates`
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,9 @@ from retrievers.catalogue.fields import as_object
 from retrievers.catalogue.schema import resolve_pointer
 from retrievers.errors import BadInput
 
-DEPTHS = (5, 3, 2)
-"""Levels of $refs that are replaced: the first of these that keeps the schema within its length."""
-MAX_SCHEMA = 20_000
-"""Approximate characters of a schema; an agent cannot be shown more."""
-MAX_TOP_LEVEL = 400_000
-"""Characters at which even the top level is cut: only an attack gets here."""
+DEPTHS = (5, 3, 2)  # levels of $refs that are replaced: the first of these that keeps the schema within its length
+MAX_SCHEMA = 20_000  # approximate characters of a schema; an agent cannot be shown more
+MAX_TOP_LEVEL = 400_000  # characters at which even the top level is cut: only an attack gets here
 
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 _LITERAL = {"default", "enum", "const", "required", "type"}

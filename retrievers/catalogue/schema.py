@@ -21,14 +21,10 @@ from retrievers.catalogue.fields import kind, text_or_nothing, tidy
 from retrievers.errors import BadInput
 from retrievers.types import Parameter
 
-MAX_CHAIN = 8
-"""$refs to $refs that are followed: more than this is a circle."""
-MAX_DEPTH = 4
-"""Levels of anyOf and items that are followed: recursive schemas have no end."""
-MAX_CHOICES = 8
-"""Choices that are listed: all currencies would drown the description."""
-MAX_TYPE = 200
-"""Characters of a type."""
+MAX_CHAIN = 8  # $refs to $refs that are followed: more than this is a circle
+MAX_DEPTH = 4  # levels of anyOf and items that are followed: recursive schemas have no end
+MAX_CHOICES = 8  # choices that are listed: all currencies would drown the description
+MAX_TYPE = 200  # characters of a type
 
 
 def resolve_pointer(root: object, reference: str) -> object:

@@ -15,8 +15,7 @@ import yaml
 
 from retrievers.errors import BadInput
 
-MAX_DEPTH = 200
-"""Levels of nesting; real documents stay below 40."""
+MAX_DEPTH = 200  # levels of nesting; real documents stay below 40
 
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}

@@ -6,10 +6,8 @@ import faiss
 import numpy as np
 
 LINKS = 32
-BUILD_EFFORT = 200
-"""Candidates looked at for every vector's links."""
-SEARCH_EFFORT = 256
-"""Candidates looked at per search; more is slower and closer to exact."""
+BUILD_EFFORT = 200  # candidates looked at for every vector's links
+SEARCH_EFFORT = 256  # candidates looked at per search; more is slower and closer to exact
 
 
 def build(vectors: np.ndarray, links: int = LINKS, effort: int = BUILD_EFFORT) -> np.ndarray:

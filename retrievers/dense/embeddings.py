@@ -23,8 +23,7 @@ from retrievers.files import disk_room
 if TYPE_CHECKING:
     from retrievers.kind import Context
 
-CHUNK = 512
-"""Texts embedded between two writes to the cache: the most that a killed build loses."""
+CHUNK = 512  # texts embedded between two writes to the cache: the most that a killed build loses
 
 
 class EmbeddingCache:

@@ -13,8 +13,7 @@ import numpy as np
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
 from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
 
-MAX_RECENT = 4_096
-"""Query vectors that are cached: 6 MB of the usual size."""
+MAX_RECENT = 4_096  # query vectors that are cached: 6 MB of the usual size
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".onnx"}
 _NOTES = {".md", ".gitattributes", ".lock"}
 

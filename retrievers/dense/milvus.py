@@ -31,12 +31,9 @@ from retrievers.settings import DenseSettings, MilvusSettings
 from retrievers.text import clean
 from retrievers.types import Ranking
 
-CHUNK = 2_000
-"""Texts embedded and sent at a time: the part of the catalogue that is in memory."""
-MAX_RESULTS = 16_384
-"""Milvus' own limit per search."""
-CONSISTENCY = "Strong"
-"""A tool is found as soon as it is added."""
+CHUNK = 2_000  # texts embedded and sent at a time: the part of the catalogue that is in memory
+MAX_RESULTS = 16_384  # Milvus' own limit per search
+CONSISTENCY = "Strong"  # a tool is found as soon as it is added
 
 
 class MilvusKind:

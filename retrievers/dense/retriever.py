@@ -18,8 +18,7 @@ from retrievers.text import clean
 from retrievers.training_set import TrainingSet
 from retrievers.types import Ranking
 
-MAX_SCORES = 16_000_000
-"""Scores held in memory at a time (64 MB)."""
+MAX_SCORES = 16_000_000  # scores held in memory at a time (64 MB)
 
 
 class DenseKind:

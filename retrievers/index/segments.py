@@ -14,8 +14,7 @@ from retrievers.kind import Arrays, Block, Kind, NeedsTools, SeesExistingRows
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
-MAX_SEGMENTS = 12
-"""More segments than this are merged: each slows a search a little."""
+MAX_SEGMENTS = 12  # more segments than this are merged: each slows a search a little
 
 
 def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> Segment:

@@ -30,8 +30,7 @@ from retrievers.text import FIELDS, document
 from retrievers.training_set import TrainingSet
 from retrievers.types import Tool, ToolId
 
-WAIT = 60.0
-"""Seconds to wait for another writer."""
+WAIT = 60.0  # seconds to wait for another writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,9 @@ from retrievers.lint.texts import duplicate_key
 from retrievers.text import FIELDS, document, tokens
 from retrievers.types import Tool
 
-NEIGHBOURS = 10
-"""Nearest tools that count for hubs: an agent is shown about ten."""
+NEIGHBOURS = 10  # nearest tools that count for hubs: an agent is shown about ten
 
-HUB_FACTOR = 4
-"""A hub is a neighbour at least this many times as often as the average tool."""
+HUB_FACTOR = 4  # a hub is a neighbour at least this many times as often as the average tool
 
 HUB_SPREAD = 6
 """And this many standard deviations above the median, estimated from the median deviation, which hubs do not move. On

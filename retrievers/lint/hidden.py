@@ -44,10 +44,8 @@ _FUNCTION_WORDS = frozenset(
     est que qui au aux el los las y del con por para una se es su al o e do da dos das um uma com para em no na os as
     il lo gli di che per con non si een het van op te""".split()
 )
-MIN_WORDS = 20
-"""A shorter description may be a list of words."""
-MIN_FUNCTION_WORDS = 0.08
-"""Share of function words in running text, which mostly has about 0.3."""
+MIN_WORDS = 20  # a shorter description may be a list of words
+MIN_FUNCTION_WORDS = 0.08  # share of function words in running text, which mostly has about 0.3
 
 
 def hidden(tools: Sequence[Tool]) -> Iterator[Finding]:

@@ -18,11 +18,9 @@ from retrievers.lint.vocabulary import GENERIC, MAX_CHARACTERS, bare, informativ
 from retrievers.text import words
 from retrievers.types import Tool
 
-MIN_RUN = 12
-"""Letters; shorter runs are words too often (`screenshot`, `timestamp`) and hide less."""
+MIN_RUN = 12  # letters; shorter runs are words too often (`screenshot`, `timestamp`) and hide less
 
-MAX_WORD = 20
-"""Letters; `internationalization` has as many."""
+MAX_WORD = 20  # letters; `internationalization` has as many
 
 _SEPARATORS = re.compile(r"[\W_]+")
 _RUN = re.compile(f"[a-z]{{{MIN_RUN},}}")

@@ -27,14 +27,12 @@ Sparse = Any  # scipy has no types
 BUDGET = 1_000_000_000
 """Multiplications of one pass: about twenty seconds on one core. All words of 10,000 ordinary tools fit."""
 
-BLOCK = 512
-"""Rows per product: with 50,000 tools a block's result stays under 300 MB."""
+BLOCK = 512  # rows per product: with 50,000 tools a block's result stays under 300 MB
 
 MAX_PAIRS = 2_000_000
 """Pairs kept before they are folded into clusters; one template used for thousands of tools makes millions."""
 
-ROUNDING = 1e-5
-"""Cosines this close are equal: sums of 32-bit floats."""
+ROUNDING = 1e-5  # cosines this close are equal: sums of 32-bit floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from retrievers.lint.vocabulary import MAX_CHARACTERS, informative
 from retrievers.text import document, tokens
 from retrievers.types import Tool, ToolId
 
-MIN_WORDS = 3
-"""Informative words a description should have: what is done, to what, and one thing more."""
+MIN_WORDS = 3  # informative words a description should have: what is done, to what, and one thing more
 
 
 def thin(tools: Sequence[Tool]) -> Iterator[Finding]:

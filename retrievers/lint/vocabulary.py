@@ -27,8 +27,7 @@ _PHRASES = """return returned returning retrieve provide allow give given use us
 FILLER = frozenset(tokens(f"{' '.join(sorted(GENERIC - _ACTIONS))} {_PHRASES}"))
 """Words a description may be made of without saying anything."""
 
-MAX_CHARACTERS = 1000
-"""Characters of a description that are checked; reading whole manuals takes minutes."""
+MAX_CHARACTERS = 1000  # characters of a description that are checked; reading whole manuals takes minutes
 
 
 def informative(text: str) -> set[str]:

@@ -18,12 +18,9 @@ from retrievers.types import Tool
 
 PROBES = 400
 NEAREST = 10
-MIN_SHARE = 0.05
-"""Share of the probes from which on a new tool is a hub,"""
-FACTOR = 6
-"""and the multiple of the usual share in a catalogue of this size; no tool of ToolLens reaches it."""
-MIN_TOOLS = 400
-"""A smaller catalogue is not checked: everything is near in it."""
+# A new tool is a hub from this share of the probes on, and this multiple of the usual share in a catalogue of its size.
+MIN_SHARE, FACTOR = 0.05, 6
+MIN_TOOLS = 400  # a smaller catalogue is not checked: everything is near in it
 
 
 class Hubs:

@@ -19,21 +19,15 @@ from retrievers.lint.hidden import hidden, stuffed
 from retrievers.text import document, tokens
 from retrievers.types import Tool
 
-IMITATION = 0.85
-"""Cosine of two tools' words from which on one imitates the other."""
-CONTAINED = 0.95
-"""Or the share of the other's words, by weight, that this one has: a copy with praise around it."""
-MIN_WORDS = 6
-"""Different words that the other must have for that: `get user` is in many descriptions."""
-FLOOD_COSINE = 0.65
-"""The cosine among new tools, of which it takes several."""
+IMITATION = 0.85  # cosine of two tools' words from which on one imitates the other
+CONTAINED = 0.95  # or the share of the other's words, by weight, that this one has: a copy with praise around it
+MIN_WORDS = 6  # different words that the other must have for that: `get user` is in many descriptions
+FLOOD_COSINE = 0.65  # the cosine among new tools, of which it takes several
 FLOOD = 3
 """New tools of different providers that read alike. Those of one provider often do (a line about the server in every
 description), and their part of a ranking is limited anyway."""
-NEIGHBOURS = 20
-"""Tools of the catalogue that a new tool is compared with."""
-MAX_READ = 2_000
-"""Tools that the weights of words are taken from."""
+NEIGHBOURS = 20  # tools of the catalogue that a new tool is compared with
+MAX_READ = 2_000  # tools that the weights of words are taken from
 
 Near = Callable[[Sequence[str]], list[list[Tool]]]
 """The nearest tools of the catalogue for each text."""

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from retrievers.training_set import TrainingSet
 
-CHUNK = 128
-"""Documents encoded in one pass; sorted by length, so that little is padding."""
+CHUNK = 128  # documents encoded in one pass; sorted by length, so that little is padding
 
 
 class CatalogueLoss(nn.Module):
