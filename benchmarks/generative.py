@@ -34,28 +34,8 @@ from retrievers.index import Index, build
 from retrievers.kind import Context
 from retrievers.settings import DenseSettings
 
-PLAIN = """\
-The harbour wakes before the town does. At four the first boats come in, low in the water, and the gulls know the
-sound of each engine. Nobody speaks much. Crates are passed from hand to hand, ice is shovelled, and the floor of
-the market hall is hosed down until it shines like the inside of a shell. By six the buyers have gone, and with them
-the noise; what is left is the smell, and a cat that has learned not to hurry.
-
-My grandmother sold nets here when nets were still made by hand. She said that a good knot is one that you forget,
-and that the same was true of a good neighbour. I did not understand her then. I was eight, and interested in the
-machines: the crane with its red cabin, the conveyor belt that carried herring like a silver river, the little train
-that ran along the quay and never went anywhere else. When the canning factory closed, the train was sold to a
-museum in the north. For a year the rails lay there in the rain, and then they were gone as well.
-
-People ask whether the town has changed. It has more cafes, fewer boats, and a bridge that lights up at night in the
-colours of whatever is being celebrated. The school is larger. In winter, though, when the wind comes straight from
-the sea and the visitors stay away, it is still the place it was: a row of houses with their backs to the hill, a
-church that leans a little, and men standing in doorways, looking at the sky as if it owed them an answer.
-
-Memory is a careless librarian. It loses whole years and keeps a single afternoon, complete with the temperature of
-the water and the song that came out of somebody's window. I remember that afternoon because nothing happened in it.
-We sat on the wall. My brother counted ships. Someone had painted the bollards white, and the paint came off on our
-hands, so that for the rest of the day everything that we touched bore the print of our fingers, as though we had
-been there."""
+PLAIN = Path(__file__).with_name("plain_text.txt").read_text()
+"""A text about no tool."""
 
 
 def main() -> None:

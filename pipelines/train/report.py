@@ -1,4 +1,4 @@
-"""report.html of a training: what became of the model step by step, in curves, and what dev made of it."""
+"""report.html of a training run: curves of dev, reward, KL, length and loss by step, and the fusions tried on dev."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ CURVES = {
         "rewards/rejected": "rejected",
         "rewards/margins": "margin",
     },
-    "Distance from the reference, nats an answer": {"kl": "KL"},
-    "Answers that can be parsed, that differ, in percent": {"eval_parsed": "parsed", "eval_distinct": "differ"},
-    "Tokens an answer": {"eval_tokens": "dev", "completions/mean_length": "training", "length": "training"},
+    "Distance from the reference, nats per answer": {"kl": "KL"},
+    "Answers that can be parsed, and that differ, in percent": {"eval_parsed": "parsed", "eval_distinct": "differ"},
+    "Tokens per answer": {"eval_tokens": "dev", "completions/mean_length": "training", "length": "training"},
     "Loss": {"loss": "training", "eval_loss": "dev"},
 }
-STEPS = "Dots are what was measured. The raw query alone is the dashed line, where there is one."
+STEPS = "Dots are measurements. The dashed line, if there is one, is the raw query alone."
 FUSION = (
-    "How the list of the raw query and those of its rewrite were joined. The first way was chosen: the one that trusts "
-    "the raw query most of those that are not clearly worse than the best."
+    "Fusions of the raw query's ranking with those of its rewrite. The first one was chosen: of those that are not "
+    "clearly worse than the best, the one with the largest raw share."
 )
 
 
-def training_page(folder: Path, how: str, metrics: Mapping[str, Any]) -> str:
-    """The page of a run. `how`: the algorithm, or that it is fine-tuning."""
+def training_page(folder: Path, algo: str, metrics: Mapping[str, Any]) -> str:
+    """The page of a run. `algo`: the algorithm, or fine-tuning."""
     metric = next(iter(metrics["raw"]))
-    title = f"{folder.name}, {how}"
+    title = f"{folder.name}, {algo}"
     curves = section(
         "curves", "Step by step", STEPS, tag("div", *_curves(read_figures(folder), metrics), class_="trends")
     )
@@ -49,7 +49,7 @@ def training_page(folder: Path, how: str, metrics: Mapping[str, Any]) -> str:
 
 
 def read_figures(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; of several rounds one after the other, their steps counted on."""
+    """The lines of metrics.jsonl; rounds follow each other, with continued step numbers."""
     rows: list[dict[str, Any]] = []
     rounds = sorted(folder.glob("round-*/metrics.jsonl"), key=lambda path: int(path.parent.name.rpartition("-")[2]))
     for path in [*rounds, folder / "metrics.jsonl"]:
@@ -63,11 +63,11 @@ def read_figures(folder: Path) -> list[dict[str, Any]]:
 def _header(title: str, metric: str, metrics: Mapping[str, Any]) -> Html:
     label, best, raw = metric_label(metric), percent(metrics["best"]), percent(metrics["raw"][metric])
     start = metrics.get("start", {}).get(f"eval_{metric}")
-    began = f", {percent(start)}\u00a0% at the start" if start is not None else ""
-    said = f"{label} on dev is {best}\u00a0%{began}; the raw query alone has {raw}\u00a0%."
+    before = f", {percent(start)}\u00a0% at the start" if start is not None else ""
+    headline = f"{label} on dev is {best}\u00a0%{before}; the raw query alone has {raw}\u00a0%."
     chips = {"best step": str(metrics["step"]), "metric": label, "evaluations on dev": str(len(metrics["history"]))}
     terms = [tag("div", tag("dt", name), tag("dd", foreign(value))) for name, value in chips.items()]
-    return tag("header", tag("p", foreign(title), class_="title"), tag("h1", said), tag("dl", *terms, class_="chips"))
+    return tag("header", tag("p", foreign(title), class_="title"), tag("h1", headline), tag("dl", *terms, class_="chips"))
 
 
 def _notes(metrics: Mapping[str, Any]) -> Html:
@@ -77,7 +77,7 @@ def _notes(metrics: Mapping[str, Any]) -> Html:
     if metrics.get("kept") == "start":
         notes.append("No checkpoint beat the start on dev: the start was kept.")
     if metrics["fusion"] and metrics["fusion"][0]["fusion"]["raw"] >= 1:
-        notes.append("On dev the rewriter adds nothing clear to the raw query: its card advises not to ask it.")
+        notes.append("On dev the rewriter adds nothing clear to the raw query: its card advises not to use it.")
     if not notes:
         return Html()
     return tag("aside", tag("ul", *(tag("li", foreign(note)) for note in notes)), aria_label="Notes")
@@ -88,10 +88,10 @@ def _curves(rows: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[Html
     drawn = []
     for title, names in CURVES.items():
         lines: dict[str, Points] = {}
-        for name, said in names.items():
+        for name, line in names.items():
             points = _points(rows, name.replace("{metric}", metric), 100.0 if title.endswith("percent") else 1.0)
             if points:
-                lines.setdefault(said.replace("{label}", metric_label(metric)), points)
+                lines.setdefault(line.replace("{label}", metric_label(metric)), points)
         reference = 100 * metrics["raw"][metric] if title.startswith("Dev") else None
         drawn.append(line_chart(title, lines, reference, 100.0 if title.endswith("percent") else None))
     return [drawing for drawing in drawn if drawing]
@@ -107,16 +107,16 @@ def _fusions(metrics: Mapping[str, Any], metric: str) -> Html:
     rows = [
         tag(
             "tr",
-            tag("th", foreign(each["fusion"]["method"])),
-            tag("td", f"{each['fusion']['raw']:g}"),
-            tag("td", _threshold(each["fusion"]["skip_rewrite_above"])),
-            tag("td", percent(each["score"])),
+            tag("th", foreign(row["fusion"]["method"])),
+            tag("td", f"{row['fusion']['raw']:g}"),
+            tag("td", _threshold(row["fusion"]["skip_rewrite_above"])),
+            tag("td", percent(row["score"])),
         )
-        for each in metrics["fusion"][:6]
+        for row in metrics["fusion"][:6]
     ]
-    heads = [tag("th", name, scope="col") for name in ("Fusion", "Raw share", "Sure", f"{metric_label(metric)} on dev")]
+    heads = [tag("th", name, scope="col") for name in ("Fusion", "Raw share", "Skip rewrite above", f"{metric_label(metric)} on dev")]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", join(rows)), class_="figures")
-    return section("fusion", "Beside the raw query, on dev", FUSION, scrolling("Ways to join", table))
+    return section("fusion", "Fusion with the raw query, on dev", FUSION, scrolling("Fusions", table))
 
 
 def _threshold(score: float | None) -> str:

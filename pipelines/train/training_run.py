@@ -1,4 +1,4 @@
-"""What fine-tuning and alignment share: the task of a run, and the files of a finished one."""
+"""Shared by fine-tuning and alignment: make the task of a run, and write the files of a finished one."""
 
 from __future__ import annotations
 
