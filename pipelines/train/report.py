@@ -67,7 +67,8 @@ def _header(title: str, metric: str, metrics: Mapping[str, Any]) -> Html:
     headline = f"{label} on dev is {best}\u00a0%{before}; the raw query alone has {raw}\u00a0%."
     chips = {"best step": str(metrics["step"]), "metric": label, "evaluations on dev": str(len(metrics["history"]))}
     terms = [tag("div", tag("dt", name), tag("dd", foreign(value))) for name, value in chips.items()]
-    return tag("header", tag("p", foreign(title), class_="title"), tag("h1", headline), tag("dl", *terms, class_="chips"))
+    chips_list = tag("dl", *terms, class_="chips")
+    return tag("header", tag("p", foreign(title), class_="title"), tag("h1", headline), chips_list)
 
 
 def _notes(metrics: Mapping[str, Any]) -> Html:
@@ -114,7 +115,8 @@ def _fusions(metrics: Mapping[str, Any], metric: str) -> Html:
         )
         for row in metrics["fusion"][:6]
     ]
-    heads = [tag("th", name, scope="col") for name in ("Fusion", "Raw share", "Skip rewrite above", f"{metric_label(metric)} on dev")]
+    names = ("Fusion", "Raw share", "Skip rewrite above", f"{metric_label(metric)} on dev")
+    heads = [tag("th", name, scope="col") for name in names]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", join(rows)), class_="figures")
     return section("fusion", "Fusion with the raw query, on dev", FUSION, scrolling("Fusions", table))
 

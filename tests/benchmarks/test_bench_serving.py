@@ -41,8 +41,8 @@ def test_what_is_left_is_every_tick_that_no_span_has(
 ) -> None:
     busy = {tick for start, long in spans for tick in range(start, start + long)}
     left = sum(tick not in busy for tick in range(began, began + length))
-    found = [own.Span(start, start + long, []) for start, long in spans]
-    assert own.remainder(began, began + length, found) == left
+    result = [own.Span(start, start + long, []) for start, long in spans]
+    assert own.remainder(began, began + length, result) == left
 
 
 def test_what_fell_back_is_told_and_not_counted(own: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,15 +64,15 @@ def test_a_request_is_charged_with_its_own_spans_alone(own: ModuleType) -> None:
         "results": [{"rewrite": {"lines": ["book a train"]}}],
         "timings_ms": {"rewrite": 1250.0},
     }
-    asked = own.Exchange(10.0, 12.0, {"utterance": "0001 a train"}, json.dumps(answer).encode())
+    exchange = own.Exchange(10.0, 12.0, {"utterance": "0001 a train"}, json.dumps(answer).encode())
     lost = own.Exchange(10.0, 12.0, {"utterance": "0002 a plane"}, b"{}")
     vllm = [own.Span(10.2, 11.4, ["so: 0001 a train"]), own.Span(10.0, 12.0, ["0009 a boat"])]
     retriever = [own.Span(11.5, 11.8, ["book a train", "book a boat"]), own.Span(10.1, 10.3, ["0001 a train"])]
-    found = own.OwnTime()
-    found.add([asked, lost], vllm, [*retriever, own.Span(10.0, 12.0, ["0009 a boat"])])
-    assert found.not_answered == 1
-    assert found.summary()["p50_ms"] == pytest.approx(1000 * (0.1 + 0.1 + 0.2))
-    assert found.in_rewrite == [pytest.approx(50.0)]
+    result = own.OwnTime()
+    result.add([exchange, lost], vllm, [*retriever, own.Span(10.0, 12.0, ["0009 a boat"])])
+    assert result.not_answered == 1
+    assert result.summary()["p50_ms"] == pytest.approx(1000 * (0.1 + 0.1 + 0.2))
+    assert result.in_rewrite == [pytest.approx(50.0)]
 
 
 class Model(BaseHTTPRequestHandler):
@@ -81,12 +81,12 @@ class Model(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        said = self.rfile.read(int(self.headers["Content-Length"]))
+        spoken_text = self.rfile.read(int(self.headers["Content-Length"]))
         time.sleep(SLOW)
         self.send_response(200)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(spoken_text)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(spoken_text)
 
     def log_message(self, *_: object) -> None: ...
 

@@ -80,10 +80,10 @@ def in_a_child(work: Callable[[], object], kill_after: float | None = None) -> i
 
 def _unshare_bars(kind: type[tqdm[Any]]) -> None:
     """A lock of its own for every kind of progress bar. The usual one is shared with the process that forked, and taken
-    even for a bar that is switched off: whoever dies with it would leave the other waiting for ever."""
+    even for a bar that is switched off: a process that dies with it would leave the other waiting for ever."""
     kind.set_lock(threading.RLock())
-    for each in kind.__subclasses__():
-        _unshare_bars(each)
+    for item in kind.__subclasses__():
+        _unshare_bars(item)
 
 
 @contextmanager
@@ -103,9 +103,9 @@ def kill_family(process: subprocess.Popen[Any]) -> None:
         with suppress(psutil.NoSuchProcess):
             family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
-    for each in family:
+    for item in family:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            item.kill()
     process.wait()
     psutil.wait_procs(family, timeout=30)
     for stream in (process.stdin, process.stdout, process.stderr):

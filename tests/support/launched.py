@@ -36,8 +36,8 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _digest(trained: TrainingResult) -> str:
     digest = hashlib.sha256()
-    for name, each in sorted(trained.model.named_parameters()):
-        digest.update(name.encode() + each.detach().cpu().numpy().tobytes())
+    for name, item in sorted(trained.model.named_parameters()):
+        digest.update(name.encode() + item.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

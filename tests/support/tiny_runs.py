@@ -39,7 +39,7 @@ def make_data(folder: Path) -> Path:
 
 
 PLAIN = TEMPLATE | {"name": "plain", "line": "{query}"}
-"""Whatever a model writes can be read by it."""
+"""Parses any answer of a model."""
 ALIGNING = TRAINING | {"epochs": 1, "learning_rate": 0.01}
 """4 steps with 8 pairs."""
 

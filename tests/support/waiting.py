@@ -20,7 +20,7 @@ def until(holds: Callable[[], object], pause: float = 0.02, *, patience: float =
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on that port of this machine."""
+    """True if a server listens on that port of this machine."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
     except OSError:

@@ -103,15 +103,15 @@ def test_pairs_are_a_command_and_can_be_trained_on(
     assert (tmp_path / "pairs" / "samples-0.jsonl").read_bytes() == before
     assert "samples of another config" in _refused(capsys, "pairs", path, "--set", "samples.temperature=2.0")
     algo = {"kind": "dpo", "pairs": str(tmp_path / "pairs")}
-    asked = align_config(targets, start, tmp_path / "run", algo)
-    assert cli.train(["align", asked, "--device", "cpu"]) == 0
+    config_path = align_config(targets, start, tmp_path / "run", algo)
+    assert cli.train(["align", config_path, "--device", "cpu"]) == 0
     made = len((tmp_path / "pairs" / "pairs.jsonl").read_text().splitlines())
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["pairs"] == made
 
 
 def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: dict[str, Any], tmp_path: Path) -> None:
-    asked = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
-    assert cli.train(["align", asked, "--device", "cpu"]) == 0
+    config_path = align_config(targets, start, tmp_path / "run", DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
+    assert cli.train(["align", config_path, "--device", "cpu"]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     # A round that gains nothing ends the whole: the next one would begin where this one did.
     assert asked_in(tmp_path / "run" / "round-2") or metrics["kept"] == "start"
@@ -121,8 +121,8 @@ def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: di
     again = tmp_path / "again"  # here the first round has gained something
     shutil.copytree(tmp_path / "run" / "round-1", again / "round-1")
     shutil.copytree(tmp_path / "run" / "rewriter", again / "round-1" / "rewriter", dirs_exist_ok=True)
-    asked = align_config(targets, start, again, DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
-    assert cli.train(["align", asked, "--device", "cpu", "--resume"]) == 0
+    config_path = align_config(targets, start, again, DPO | {"rounds": 2, "reference": "frozen"}, queries=6)
+    assert cli.train(["align", config_path, "--device", "cpu", "--resume"]) == 0
     first, second = asked_in(tmp_path / "run" / "round-1"), asked_in(again / "round-2")
     assert (len(first), len(second), len(first | second)) == (3, 3, 6)  # every round has queries of its own
 
@@ -145,12 +145,12 @@ def asked_in(folder: Path) -> set[str]:
 def test_the_other_algorithms_go_the_same_way(
     targets: Path, start: dict[str, Any], tmp_path: Path, algo: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
-    assert cli.train(["align", asked, "--device", "cpu"]) == 0
-    told = capsys.readouterr()
-    assert "worth it?" in told.err
-    assert told.err.count("estimate: ") == 2
-    assert told.out.splitlines()[-1] == str(tmp_path / "run" / "rewriter")
+    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
+    assert cli.train(["align", config_path, "--device", "cpu"]) == 0
+    output = capsys.readouterr()
+    assert "worth it?" in output.err
+    assert output.err.count("estimate: ") == 2
+    assert output.out.splitlines()[-1] == str(tmp_path / "run" / "rewriter")
     assert open_rewriter(tmp_path / "run").card.training["algo"]["kind"] == algo["kind"]
 
 
@@ -165,9 +165,9 @@ def test_the_probe_tells_and_refuses_nothing(
         "queries": 4,
     }
     assert cli.train(["probe", write(tmp_path / "probe.yaml", config), "--device", "cpu"]) == 0
-    told = capsys.readouterr().out
-    assert "4 queries x 3 answers" in told
-    assert told.splitlines()[-1].startswith("worth it? ")
+    output = capsys.readouterr().out
+    assert "4 queries x 3 answers" in output
+    assert output.splitlines()[-1].startswith("worth it? ")
     assert json.loads((tmp_path / "probe" / "probe.json").read_text())["queries"] == 4
 
 
@@ -176,13 +176,13 @@ def test_what_would_be_in_vain_stops_before_training(
 ) -> None:
     flat = {"reward": {"terms": {"recall@5": 1.0}, "fusion": {"raw": 1.0}}}
     for algo in (DPO, {"kind": "grpo", "answers": 2, "max_tokens": 5}):
-        asked = align_config(targets, start, tmp_path / f"flat-{algo['kind']}", algo, **flat)
-        assert "no query has spread" in _refused(capsys, "align", asked)
+        config_path = align_config(targets, start, tmp_path / f"flat-{algo['kind']}", algo, **flat)
+        assert "no query has spread" in _refused(capsys, "align", config_path)
         assert not list((tmp_path / f"flat-{algo['kind']}").glob("**/checkpoint-*"))
     strict = make_targets(tmp_path / "strict")
     base = {"base": str(tiny_lm), "template": str(strict / "template.yaml")}
-    asked = align_config(strict, base, tmp_path / "garbled", DPO)
-    assert "the majority of answers cannot be parsed" in _refused(capsys, "align", asked)
+    config_path = align_config(strict, base, tmp_path / "garbled", DPO)
+    assert "the majority of answers cannot be parsed" in _refused(capsys, "align", config_path)
 
 
 def test_what_does_not_fit_together_is_refused(
@@ -191,19 +191,19 @@ def test_what_does_not_fit_together_is_refused(
     shutil.copytree(targets, tmp_path / "changed")
     facts = json.loads((targets / "targets.json").read_text())
     (tmp_path / "changed" / "targets.json").write_text(json.dumps(facts | {"fingerprint": "0123/bm25"}))
-    asked = align_config(tmp_path / "changed", start, tmp_path / "state", DPO)
-    assert "in the state 0123/bm25" in _refused(capsys, "align", asked)
-    asked = align_config(targets, start, tmp_path / "terms", DPO, reward={"terms": {"recal@5": 1.0}})
-    assert "no term 'recal@5'" in _refused(capsys, "align", asked)
-    asked = align_config(targets, start, tmp_path / "full", DPO)
-    assert "merge it first" in _refused(capsys, "align", asked, "--set", "training.method=full")
-    asked = align_config(targets, {"base": str(tiny_lm), "template": "needs"}, tmp_path / "template", DPO)
-    assert "the policy uses the template needs" in _refused(capsys, "align", asked)
+    config_path = align_config(tmp_path / "changed", start, tmp_path / "state", DPO)
+    assert "in the state 0123/bm25" in _refused(capsys, "align", config_path)
+    config_path = align_config(targets, start, tmp_path / "terms", DPO, reward={"terms": {"recal@5": 1.0}})
+    assert "no term 'recal@5'" in _refused(capsys, "align", config_path)
+    config_path = align_config(targets, start, tmp_path / "full", DPO)
+    assert "merge it first" in _refused(capsys, "align", config_path, "--set", "training.method=full")
+    config_path = align_config(targets, {"base": str(tiny_lm), "template": "needs"}, tmp_path / "template", DPO)
+    assert "the policy uses the template needs" in _refused(capsys, "align", config_path)
     empty = make_targets(tmp_path / "empty", PLAIN)
-    asked = align_config(empty, start, tmp_path / "none", DPO, data=[{"targets": str(empty), "split": "align"}])
-    assert "has no held-out queries" in _refused(capsys, "align", asked)
-    asked = align_config(targets, start, tmp_path / "kind", {"kind": "ppoo"})
-    assert "did you mean ppo?" in _refused(capsys, "align", asked)
+    config_path = align_config(empty, start, tmp_path / "none", DPO, data=[{"targets": str(empty), "split": "align"}])
+    assert "has no held-out queries" in _refused(capsys, "align", config_path)
+    config_path = align_config(targets, start, tmp_path / "kind", {"kind": "ppoo"})
+    assert "did you mean ppo?" in _refused(capsys, "align", config_path)
 
 
 def test_the_reward_is_the_list_that_is_served_and_travels(targets: Path) -> None:
@@ -213,9 +213,9 @@ def test_the_reward_is_the_list_that_is_served_and_travels(targets: Path) -> Non
     reward = ToolReward(data.sources, data.template, settings, make_context("cpu"))
     queries = data.queries[:3]
     answers = [Answer("NONE", 2), Answer("nothing of the kind", 5), Answer(f"find {queries[2].example.gold[0]}", 4)]
-    found = reward.explain(queries, answers)
-    assert found["recall@5"].tolist() == [1.0, 1.0, 1.0]
-    assert found["abstain"].tolist() == [1.0, 0.0, 0.0]
+    result = reward.explain(queries, answers)
+    assert result["recall@5"].tolist() == [1.0, 1.0, 1.0]
+    assert result["abstain"].tolist() == [1.0, 0.0, 0.0]
     assert reward(queries, answers) == [1.5, 1.0, 1.0]
     assert pickle.loads(pickle.dumps(reward))(queries, answers) == [1.5, 1.0, 1.0]
 

@@ -1,4 +1,4 @@
-"""What befalls an alignment on its way ends it in one sentence, with an exit code and something to go on from."""
+"""Trouble during an alignment ends it in one sentence, with an exit code and a checkpoint to continue from."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def ended(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
 def test_a_loss_that_is_no_number_ends_the_run_with_its_last_checkpoint(
     targets: Path, start: dict[str, Any], tmp_path: Path, algo: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
+    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
     wild = [word for change in WILD for word in ("--set", f"training.{change}")]
-    told = ended(capsys, 2, "align", asked, *wild)
-    assert "became" in told
-    assert "last good checkpoint kept; start it again in another output with a lower learning_rate" in told
+    output = ended(capsys, 2, "align", config_path, *wild)
+    assert "became" in output
+    assert "last good checkpoint kept; start it again in another output with a lower learning_rate" in output
     # Best of n judges its loss on dev before it saves, so that it has found out after the first step.
     assert (checkpoints.last(tmp_path / "run" / "checkpoints") is None) == (algo["kind"] == "best-of-n")
     assert not (tmp_path / "run" / "rewriter").exists()
@@ -66,8 +66,8 @@ def test_answers_that_cannot_be_read_stop_it_before_training(
 ) -> None:
     strict = make_targets(tmp_path / "strict")
     start = {"base": str(untied_lm), "template": str(strict / "template.yaml")}
-    told = ended(capsys, 2, "align", align_config(strict, start, tmp_path / "run", KINDS[name]))
-    assert "the majority of answers cannot be parsed (" in told
+    output = ended(capsys, 2, "align", align_config(strict, start, tmp_path / "run", KINDS[name]))
+    assert "the majority of answers cannot be parsed (" in output
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

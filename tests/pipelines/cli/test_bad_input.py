@@ -349,8 +349,8 @@ def test_an_unreadable_index_is_named_with_the_way_out(
     folder: Path, corpus: Path, refused: Refused, spoil: Callable[[Path], None], command: str
 ) -> None:
     spoil(folder)
-    places = {"INDEX": folder, "CORPUS": corpus}
-    err = refused(*(places.get(word, word) for word in COMMANDS[command]), naming=(folder,))
+    folders = {"INDEX": folder, "CORPUS": corpus}
+    err = refused(*(folders.get(word, word) for word in COMMANDS[command]), naming=(folder,))
     assert "build" in err or "cannot be read" in err
 
 
@@ -375,9 +375,9 @@ def test_a_damaged_file_never_ends_in_a_traceback(folder: Path, capsys: pytest.C
     """Only `verify` reads every byte, so a search may not notice; but when it does, it says so in a sentence."""
     path = next(folder.glob(f"{label}-*"))
     data = path.read_bytes()
-    for place in {*range(0, min(128, len(data)), 5), len(data) - 1, *range(128, len(data), 61)}:
+    for directory in {*range(0, min(128, len(data)), 5), len(data) - 1, *range(128, len(data), 61)}:
         for bit in (1, 128):
-            path.write_bytes(data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :])
+            path.write_bytes(data[:directory] + bytes([data[directory] ^ bit]) + data[directory + 1 :])
             code = cli.index(["search", str(folder), "weather flight"])
             err = capsys.readouterr().err
             assert (code, err) == (0, "") or code == 2
@@ -419,7 +419,7 @@ def test_an_unknown_retriever_names_those_there_are(folder: Path, refused: Refus
 
 
 def test_removing_an_unknown_id_names_it(folder: Path, refused: Refused) -> None:
-    assert refused("remove", folder, TOOLS[0].id, "nobody", naming=(folder, "'nobody'"))
+    assert refused("remove", folder, TOOLS[0].id, "no-such-tool", naming=(folder, "'no-such-tool'"))
     assert refused("remove", folder, *(tool.id for tool in TOOLS[:5]), naming=(folder, "empty"))
 
 
@@ -461,10 +461,10 @@ def test_a_full_disk_changes_nothing(folder: Path, tmp_path: Path, limit: int) -
     catalogue.write_text("\n".join(LINES) + "\n")
     path = config(tmp_path / "new", catalogue)
     before = state(tmp_path)
-    for words, place in ((["add", folder, catalogue], folder), (["build", path], tmp_path / "new")):
+    for words, directory in ((["add", folder, catalogue], folder), (["build", path], tmp_path / "new")):
         done = _console(*words, limit=limit)
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        one_sentence(done.stderr, (place, "no room left"))
+        one_sentence(done.stderr, (directory, "no room left"))
         assert state(tmp_path) == before
     assert verify(folder) == []
     assert len(Index(folder, plain_context()).tools) == 5

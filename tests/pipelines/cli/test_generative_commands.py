@@ -18,85 +18,85 @@ from reward.base import RewriteAttempt
 from reward.retrieval import RetrievalReward
 
 
-def config(place: Path, data: Path, **changes: Any) -> str:
+def config(folder: Path, data: Path, **changes: Any) -> str:
     stage = {"epochs": 6, "batch_size": 4, "learning_rate": 3e-3, "max_length": 160}
     train = {"data": [{"path": str(data)}], "memorise": stage, "retrieve": stage | {"epochs": 3}, **changes}
-    settings = {"kind": "toolgen", "model": str(place / "toy"), "train": train}
-    index = {"index": f"{place}/index", "catalogue": str(data), "retrievers": {"toolgen": settings}}
-    return write(place / "index.yaml", index)
+    settings = {"kind": "toolgen", "model": str(folder / "toy"), "train": train}
+    index = {"index": f"{folder}/index", "catalogue": str(data), "retrievers": {"toolgen": settings}}
+    return write(folder / "index.yaml", index)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("generative")
-    save_toy_model(place / "toy")
-    assert cli.index(["build", config(place, make_data(place / "small")), "--device", "cpu"]) == 0
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generative")
+    save_toy_model(folder / "toy")
+    assert cli.index(["build", config(folder, make_data(folder / "small")), "--device", "cpu"]) == 0
+    return folder
 
 
-def test_it_is_searched_and_told_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.index(["info", f"{place}/index", "--json"]) == 0
+def test_it_is_searched_and_told_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.index(["info", f"{folder}/index", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["tools"] == len(THINGS)
     assert facts["retrievers"]["toolgen"]["indexing"] == "atomic"
-    assert cli.index(["verify", f"{place}/index"]) == 0
+    assert cli.index(["verify", f"{folder}/index"]) == 0
     capsys.readouterr()
-    assert cli.index(["search", f"{place}/index", "rain for my trip", "-k", "3", "--json", "--device", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)["tools"]["toolgen"]
-    assert len(found) == 3
-    assert all(hit["tool_id"] in THINGS and hit["score"] < 0 for hit in found)
-    training = json.loads(next((place / "index").glob("toolgen-model-*/training.json")).read_text())
+    assert cli.index(["search", f"{folder}/index", "rain for my trip", "-k", "3", "--json", "--device", "cpu"]) == 0
+    result = json.loads(capsys.readouterr().out)["tools"]["toolgen"]
+    assert len(result) == 3
+    assert all(hit["tool_id"] in THINGS and hit["score"] < 0 for hit in result)
+    training = json.loads(next((folder / "index").glob("toolgen-model-*/training.json")).read_text())
     assert training["stages"]["agent"] == "skipped"
     assert training["stages"]["retrieve"]["examples"] == 8
 
 
-def test_it_is_evaluated_raw_and_behind_a_rewriter(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_evaluated_raw_and_behind_a_rewriter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluation = {
-        "output": f"{place}/eval",
-        "data": f"{place}/small",
-        "index": f"{place}/index",
+        "output": f"{folder}/eval",
+        "data": f"{folder}/small",
+        "index": f"{folder}/index",
         "split": "dev",
         "metrics": ["recall@5", "ndcg@5", "ndcg_toolgen@5"],
         "rewriters": {"rules": {"template": "needs", "backend": {"kind": "rules"}}},
         "systems": {"raw": {"retriever": "toolgen"}, "rules": {"retriever": "toolgen", "rewriter": "rules"}},
     }
-    assert cli.evaluate([write(place / "eval.yaml", evaluation), "--device", "cpu"]) == 0
-    facts = json.loads((place / "eval" / "metrics.json").read_text())
+    assert cli.evaluate([write(folder / "eval.yaml", evaluation), "--device", "cpu"]) == 0
+    facts = json.loads((folder / "eval" / "metrics.json").read_text())
     assert facts["systems"].keys() == {"raw", "rules"}
     assert 0 <= facts["systems"]["raw"]["ndcg@5"] <= facts["systems"]["raw"]["ndcg_toolgen@5"] <= 1
 
 
-def test_it_rewards_rewrites(place: Path, context: Context) -> None:
-    search = ToolSearch(Index(place / "index", context), "toolgen")
+def test_it_rewards_rewrites(folder: Path, context: Context) -> None:
+    search = ToolSearch(Index(folder / "index", context), "toolgen")
     reward = RetrievalReward(search._retriever, search.fuse, {"recall@5": 1.0})
     attempts = [RewriteAttempt("rain for my trip", frozenset({"rain", "maps"}), ("find rain", "find maps"))]
     assert reward(attempts)[0] in (0.0, 0.5, 1.0)
 
 
-def test_what_is_added_is_found_and_trained_in(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_added_is_found_and_trained_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = {"_id": "ferries", "title": "find_ferries", "text": "Finds ferries by harbour."}
-    (place / "more.jsonl").write_text(json.dumps(new) + "\n")
-    assert cli.index(["add", f"{place}/index", f"{place}/more.jsonl", "--format", "beir", "--device", "cpu"]) == 0
-    ask = ["search", f"{place}/index", "ferries by harbour", "-k", "11", "--json", "--device", "cpu"]
+    (folder / "more.jsonl").write_text(json.dumps(new) + "\n")
+    assert cli.index(["add", f"{folder}/index", f"{folder}/more.jsonl", "--format", "beir", "--device", "cpu"]) == 0
+    ask = ["search", f"{folder}/index", "ferries by harbour", "-k", "11", "--json", "--device", "cpu"]
     capsys.readouterr()
     assert cli.index(ask) == 0
     assert "ferries" in [hit["tool_id"] for hit in json.loads(capsys.readouterr().out)["tools"]["toolgen"]]
-    data = place / "small"
+    data = folder / "small"
     (data / "corpus.jsonl").write_text((data / "corpus.jsonl").read_text() + json.dumps(new) + "\n")
-    assert cli.index(["build", config(place, data), "--resume", "--device", "cpu"]) == 0
-    told = capsys.readouterr().out
-    assert "toolgen, retrieve: 6 steps" in told
-    assert "toolgen, agent: skipped" in told
-    models = Index(place / "index", Context(lambda reference: place / "toy")).manifest.retrievers["toolgen"]
-    book = json.loads((place / "index" / models.model / "tools.json").read_text())
+    assert cli.index(["build", config(folder, data), "--resume", "--device", "cpu"]) == 0
+    output = capsys.readouterr().out
+    assert "toolgen, retrieve: 6 steps" in output
+    assert "toolgen, agent: skipped" in output
+    models = Index(folder / "index", Context(lambda reference: folder / "toy")).manifest.retrievers["toolgen"]
+    book = json.loads((folder / "index" / models.model / "tools.json").read_text())
     assert book["vocab_size"] == book["base_vocab_size"] + len(THINGS) + 1
     assert len({tuple(code) for code in book["codes"].values()}) == len(THINGS) + 1
 
 
-def test_mistakes_get_a_sentence(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = config(place, place / "small")
+def test_mistakes_get_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(folder, folder / "small")
     stages = "memorise: {epochs: 0}, retrieve: {epochs: 0}"
-    nothing = f"retrievers.toolgen.train={{data: [{{path: {place}/small}}], {stages}}}"
+    nothing = f"retrievers.toolgen.train={{data: [{{path: {folder}/small}}], {stages}}}"
     cases = {
         "all stages have epochs: 0": ["--set", nothing],
         "did you mean atomic": ["--set", "retrievers.toolgen.indexing=atomc"],
@@ -105,6 +105,6 @@ def test_mistakes_get_a_sentence(place: Path, tmp_path: Path, capsys: pytest.Cap
         "trained with indexing: atomic, got semantic": ["--resume", "--set", "retrievers.toolgen.indexing=semantic"],
         "trajector": ["--set", f"retrievers.toolgen.train.agent={{epochs: 1, trajectories: {tmp_path}/none.jsonl}}"],
     }
-    for said, words in cases.items():
-        assert cli.index(["build", path, "--device", "cpu", *words]) == 2, said
-        assert said in capsys.readouterr().err
+    for text, words in cases.items():
+        assert cli.index(["build", path, "--device", "cpu", *words]) == 2, text
+        assert text in capsys.readouterr().err

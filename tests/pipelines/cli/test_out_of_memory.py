@@ -1,4 +1,4 @@
-"""Memory that runs out while a model or an index is loaded: told as that, and the folder is not called damaged."""
+"""Memory that runs out while a model or an index is loaded: reported as such, and the folder is not called damaged."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ tries = {
     "rewriter": lambda: load_model(lm, torch.float32),
     "masstool": lambda: load_artifacts(index / part.model, settings_from_json(part.settings)),
 }
-for each in tries.values():
-    each()  # all is well, and all that is needed is imported
-told = {}
-for name, each in tries.items():
+for load in tries.values():
+    load()  # all is well, and all that is needed is imported
+results = {}
+for name, load in tries.items():
     gc.collect()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, resource.RLIM_INFINITY))
     try:
-        each()
+        load()
     except Exception as error:
-        told[name] = [type(error).__name__, str(error)]
-print(json.dumps(told))
+        results[name] = [type(error).__name__, str(error)]
+print(json.dumps(results))
 """
 
 
@@ -74,14 +74,14 @@ def test_a_full_machine_is_not_a_damaged_folder(tiny_lm: Path) -> None:
     returned = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what was let go of is the system's again
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **returned})
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert {name: kind for name, (kind, _) in told.items()} == {
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert {name: kind for name, (kind, _) in output.items()} == {
         "encoder": "OutOfMemory",
         "language model": "OutOfMemory",
         "rewriter": "RewriteError",
         "masstool": "OutOfMemory",
     }
-    for name, (_, sentence) in told.items():
+    for name, (_, sentence) in output.items():
         assert sentence.startswith("memory ran out while "), name
         assert "damaged" not in sentence
         assert "free some" in sentence

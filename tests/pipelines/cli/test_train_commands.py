@@ -47,8 +47,8 @@ def _refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 def _changed(config: str, path: Path, **changes: Any) -> str:
     facts = yaml.safe_load(Path(config).read_text())
     for dotted, value in changes.items():
-        place, _, key = dotted.rpartition("__")
-        (facts[place] if place else facts)[key] = value
+        directory, _, key = dotted.rpartition("__")
+        (facts[directory] if directory else facts)[key] = value
     path.write_text(yaml.safe_dump(facts))
     return str(path)
 
@@ -97,8 +97,8 @@ def test_a_second_process_is_kept_out_of_a_run(config: str, capsys: pytest.Captu
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
         capsys.readouterr()
-        asked = _changed(config, tmp_path / "same.yaml", output=str(output))
-        assert cli.train(["sft", asked, "--device", "cpu", "--resume"]) == 1
+        config_path = _changed(config, tmp_path / "same.yaml", output=str(output))
+        assert cli.train(["sft", config_path, "--device", "cpu", "--resume"]) == 1
         assert "another process is training in" in capsys.readouterr().err
         assert torn.is_dir()
         other.kill()
@@ -137,10 +137,10 @@ def test_merge_writes_a_whole_model(
     assert facts["method"] == "full"
     assert "exists already" in _refused(capsys, "merge", run, tmp_path / "merged")
     assert "whole model already" in _refused(capsys, "merge", tmp_path / "merged", tmp_path / "twice")
-    shutil.copytree(tiny_lm, tmp_path / "stranger")
-    settings_file = tmp_path / "stranger" / "config.json"
+    shutil.copytree(tiny_lm, tmp_path / "other-base")
+    settings_file = tmp_path / "other-base" / "config.json"
     settings_file.write_text(settings_file.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
-    assert "is an adapter of" in _refused(capsys, "merge", run, tmp_path / "x", "--base", tmp_path / "stranger")
+    assert "is an adapter of" in _refused(capsys, "merge", run, tmp_path / "x", "--base", tmp_path / "other-base")
     assert not (tmp_path / "x").exists()
 
 
@@ -148,19 +148,19 @@ def test_targets_that_are_missing_half_written_or_empty(
     config: str, targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "targets"
-    asked = _changed(config, tmp_path / "sft.yaml", output=str(tmp_path / "run"), data=[{"targets": str(copy)}])
-    assert "no finished targets in" in _refused(capsys, "sft", asked)
+    config_path = _changed(config, tmp_path / "sft.yaml", output=str(tmp_path / "run"), data=[{"targets": str(copy)}])
+    assert "no finished targets in" in _refused(capsys, "sft", config_path)
     shutil.copytree(targets, copy)
     (copy / "targets.json").write_text('{"dataset": ')
-    assert "is damaged; make the targets again" in _refused(capsys, "sft", asked)
+    assert "is damaged; make the targets again" in _refused(capsys, "sft", config_path)
     (copy / "targets.json").write_text('{"dataset": "small"}')
-    assert "lacks protocol; make the targets again" in _refused(capsys, "sft", asked)
+    assert "lacks protocol; make the targets again" in _refused(capsys, "sft", config_path)
     shutil.copy(targets / "targets.json", copy)
     (copy / "train.jsonl").write_text('{"id": "q1", "utter')
-    assert "train.jsonl:1: not an example" in _refused(capsys, "sft", asked)
+    assert "train.jsonl:1: not an example" in _refused(capsys, "sft", config_path)
     shutil.copy(targets / "train.jsonl", copy)
     (copy / "dev.jsonl").write_text("")
-    assert "8 training and 0 dev examples; take a data set with both" in _refused(capsys, "sft", asked)
+    assert "8 training and 0 dev examples; take a data set with both" in _refused(capsys, "sft", config_path)
     assert not (tmp_path / "run").exists()
 
 
@@ -174,23 +174,23 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
     tokenizer.chat_template = None
     (mute / "chat_template.jinja").unlink(missing_ok=True)
     tokenizer.save_pretrained(mute)
-    asked = _changed(config, tmp_path / "mute.yaml", base=str(mute), **run)
-    assert "has no chat template" in _refused(capsys, "sft", asked, "--device", "cpu")
-    asked = _changed(config, tmp_path / "none.yaml", training__report_to=["tensorbord"], **run)
-    assert "report_to knows tensorboard" in _refused(capsys, "sft", asked)
-    asked = _changed(config, tmp_path / "short.yaml", training__most_tokens=8, **run)
-    assert "no example fits into 8 tokens; raise max_tokens" in _refused(capsys, "sft", asked, "--device", "cpu")
+    config_path = _changed(config, tmp_path / "mute.yaml", base=str(mute), **run)
+    assert "has no chat template" in _refused(capsys, "sft", config_path, "--device", "cpu")
+    config_path = _changed(config, tmp_path / "none.yaml", training__report_to=["tensorbord"], **run)
+    assert "report_to knows tensorboard" in _refused(capsys, "sft", config_path)
+    config_path = _changed(config, tmp_path / "short.yaml", training__most_tokens=8, **run)
+    assert "no example fits into 8 tokens; raise max_tokens" in _refused(capsys, "sft", config_path, "--device", "cpu")
     facts = json.loads((targets / "targets.json").read_text())
     shutil.copytree(targets, tmp_path / "targets")
     (tmp_path / "targets" / "targets.json").write_text(json.dumps(facts | {"fingerprint": "0123/bm25"}))
-    asked = _changed(config, tmp_path / "state.yaml", data=[{"targets": str(tmp_path / "targets")}], **run)
-    assert "were made with another state of" in _refused(capsys, "sft", asked, "--device", "cpu")
+    config_path = _changed(config, tmp_path / "state.yaml", data=[{"targets": str(tmp_path / "targets")}], **run)
+    assert "were made with another state of" in _refused(capsys, "sft", config_path, "--device", "cpu")
 
 
 def test_several_targets_are_judged_and_shown_side_by_side(targets: Path) -> None:
     sources, _ = read_targets([SftSource(str(targets)), SftSource(str(targets), 0.5)])
     assert [source.name for source in sources] == ["small", "small-2"]
-    assert [len(each) for each in choose_dev(sources, 2, seed=0)] == [2, 2]
+    assert [len(item) for item in choose_dev(sources, 2, seed=0)] == [2, 2]
     assert choose_dev(sources, 2, seed=0) == choose_dev(sources, 2, seed=0)
     assert spread([100, 2, 50], 4) == [0, 1, 100, 102]
     assert spread([1, 1], 9) == [0, 1]
@@ -214,8 +214,8 @@ def test_targets_of_two_templates_do_not_mix(
     template = tmp_path / "other" / "template.yaml"
     template.write_text(template.read_text().replace("version: 1", "version: 2"))
     both = [{"targets": str(targets)}, {"targets": str(tmp_path / "other")}]
-    asked = _changed(config, tmp_path / "sft.yaml", output=str(tmp_path / "run"), data=both)
-    assert "made with different templates" in _refused(capsys, "sft", asked)
+    config_path = _changed(config, tmp_path / "sft.yaml", output=str(tmp_path / "run"), data=both)
+    assert "made with different templates" in _refused(capsys, "sft", config_path)
 
 
 def test_a_dry_run_prints_what_would_be_done(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,99 +19,99 @@ from retrievers.index import Index
 from retrievers.kind import Context
 
 
-def config(place: Path, data: Path, **changes: Any) -> str:
+def config(folder: Path, data: Path, **changes: Any) -> str:
     stage = {"epochs": 4, "batch_size": 4, "learning_rate": 3e-3, "max_length": 160}
     train = {"data": [{"path": str(data)}], "memorise": stage, "retrieve": stage | {"epochs": 3}, **changes}
     quantiser = {"levels": 3, "codebook_size": 4, "width": 8, "steps": 60}
-    settings = {"kind": "toolweaver", "model": str(place / "toy"), "quantiser": quantiser, "train": train}
-    index = {"index": f"{place}/index", "catalogue": str(data), "retrievers": {"toolweaver": settings}}
-    return write(place / "index.yaml", index)
+    settings = {"kind": "toolweaver", "model": str(folder / "toy"), "quantiser": quantiser, "train": train}
+    index = {"index": f"{folder}/index", "catalogue": str(data), "retrievers": {"toolweaver": settings}}
+    return write(folder / "index.yaml", index)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("weaver")
-    save_toy_model(place / "toy")
-    assert cli.index(["build", config(place, make_data(place / "small")), "--device", "cpu"]) == 0
-    return place
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weaver")
+    save_toy_model(folder / "toy")
+    assert cli.index(["build", config(folder, make_data(folder / "small")), "--device", "cpu"]) == 0
+    return folder
 
 
-def codes(place: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[int]]:
+def codes(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[int]]:
     capsys.readouterr()
-    assert cli.index(["tree", f"{place}/index", "--json"]) == 0
+    assert cli.index(["tree", f"{folder}/index", "--json"]) == 0
     return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
 
-def test_it_is_searched_and_told_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.index(["info", f"{place}/index", "--json"]) == 0
+def test_it_is_searched_and_told_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.index(["info", f"{folder}/index", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["retrievers"]["toolweaver"]["quantiser"]["levels"] == 3
-    assert cli.index(["verify", f"{place}/index"]) == 0
+    assert cli.index(["verify", f"{folder}/index"]) == 0
     capsys.readouterr()
-    assert cli.index(["search", f"{place}/index", "rain for my trip", "-k", "3", "--json", "--device", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)["tools"]["toolweaver"]
-    assert len(found) == 3
-    assert all(hit["tool_id"] in THINGS and hit["score"] < 0 for hit in found)
+    assert cli.index(["search", f"{folder}/index", "rain for my trip", "-k", "3", "--json", "--device", "cpu"]) == 0
+    result = json.loads(capsys.readouterr().out)["tools"]["toolweaver"]
+    assert len(result) == 3
+    assert all(hit["tool_id"] in THINGS and hit["score"] < 0 for hit in result)
 
 
-def test_the_tree_is_a_page_that_names_every_tool_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = place / "tree" / "report.html"
-    assert cli.index(["tree", f"{place}/index", "--output", str(out)]) == 0
+def test_the_tree_is_a_page_that_names_every_tool_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "tree" / "report.html"
+    assert cli.index(["tree", f"{folder}/index", "--output", str(out)]) == 0
     page = unescape(out.read_text())
-    for tool, path in codes(place, capsys).items():
+    for tool, path in codes(folder, capsys).items():
         assert page.count(f"<code>{'.'.join(map(str, path))}</code> <bdi>find_{tool}</bdi>") == 1
     assert "http" not in page.replace("http-equiv", "")
 
 
-def test_the_tree_of_the_index_one_stands_in(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place / "index")
+def test_the_tree_of_the_index_one_stands_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder / "index")
     assert cli.index(["tree", "."]) == 0
-    page = (place / "index-tree" / "report.html").read_text()
+    page = (folder / "index-tree" / "report.html").read_text()
     assert "index: tools and their codes" in unescape(page)
 
 
-def test_it_is_evaluated_and_its_tree_is_in_the_report(place: Path) -> None:
+def test_it_is_evaluated_and_its_tree_is_in_the_report(folder: Path) -> None:
     evaluation = {
-        "output": f"{place}/eval",
-        "data": f"{place}/small",
-        "index": f"{place}/index",
+        "output": f"{folder}/eval",
+        "data": f"{folder}/small",
+        "index": f"{folder}/index",
         "split": "dev",
         "metrics": ["recall@5", "ndcg@5", "ndcg_toolgen@5"],
-        "systems": {"woven": {"retriever": "toolweaver"}, "again": {"retriever": "toolweaver"}},
+        "systems": {"first": {"retriever": "toolweaver"}, "again": {"retriever": "toolweaver"}},
     }
-    assert cli.evaluate([write(place / "eval.yaml", evaluation), "--device", "cpu"]) == 0
-    facts = json.loads((place / "eval" / "metrics.json").read_text())
-    assert 0 <= facts["systems"]["woven"]["ndcg@5"] <= facts["systems"]["woven"]["ndcg_toolgen@5"] <= 1
-    page = (place / "eval" / "report.html").read_text()
+    assert cli.evaluate([write(folder / "eval.yaml", evaluation), "--device", "cpu"]) == 0
+    facts = json.loads((folder / "eval" / "metrics.json").read_text())
+    assert 0 <= facts["systems"]["first"]["ndcg@5"] <= facts["systems"]["first"]["ndcg_toolgen@5"] <= 1
+    page = (folder / "eval" / "report.html").read_text()
     assert page.count('id="codes"') == 1
     assert page.count('class="tree"') == 1  # the same index is drawn once
     assert all(f"find_{thing}" in page for thing in THINGS)
 
 
 def test_what_is_added_is_found_and_trained_in_and_no_code_moves(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = codes(place, capsys)
+    before = codes(folder, capsys)
     new = {"_id": "ferries", "title": "find_ferries", "text": "Finds ferries by harbour."}
-    (place / "more.jsonl").write_text(json.dumps(new) + "\n")
-    assert cli.index(["add", f"{place}/index", f"{place}/more.jsonl", "--format", "beir", "--device", "cpu"]) == 0
+    (folder / "more.jsonl").write_text(json.dumps(new) + "\n")
+    assert cli.index(["add", f"{folder}/index", f"{folder}/more.jsonl", "--format", "beir", "--device", "cpu"]) == 0
     capsys.readouterr()
-    assert cli.index(["search", f"{place}/index", "ferries", "-k", "11", "--json", "--device", "cpu"]) == 0
+    assert cli.index(["search", f"{folder}/index", "ferries", "-k", "11", "--json", "--device", "cpu"]) == 0
     assert "ferries" in [hit["tool_id"] for hit in json.loads(capsys.readouterr().out)["tools"]["toolweaver"]]
-    added = codes(place, capsys)
+    added = codes(folder, capsys)
     assert {tool: path for tool, path in added.items() if tool != "ferries"} == before
-    data = place / "small"
+    data = folder / "small"
     (data / "corpus.jsonl").write_text((data / "corpus.jsonl").read_text() + json.dumps(new) + "\n")
-    assert cli.index(["build", config(place, data), "--resume", "--device", "cpu"]) == 0
+    assert cli.index(["build", config(folder, data), "--resume", "--device", "cpu"]) == 0
     assert "toolweaver, retrieve: 6 steps" in capsys.readouterr().out
-    part = Index(place / "index", Context(lambda reference: place / "toy")).manifest.retrievers["toolweaver"]
-    book = json.loads((place / "index" / part.model / "tools.json").read_text())
+    part = Index(folder / "index", Context(lambda reference: folder / "toy")).manifest.retrievers["toolweaver"]
+    book = json.loads((folder / "index" / part.model / "tools.json").read_text())
     assert book["vocab_size"] == book["base_vocab_size"] + 12
-    assert codes(place, capsys) == added
+    assert codes(folder, capsys) == added
 
 
-def test_mistakes_get_a_sentence(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = config(place, place / "small")
+def test_mistakes_get_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = config(folder, folder / "small")
     cases = {
         "did you mean": ["--set", "retrievers.toolweaver.quantiser.level=3"],
         "quantiser.levels must be at least 2, got 1": ["--set", "retrievers.toolweaver.quantiser.levels=1"],
@@ -127,10 +127,10 @@ def test_mistakes_get_a_sentence(place: Path, tmp_path: Path, capsys: pytest.Cap
             f"index={tmp_path}/n",
         ],
     }
-    for said, words in cases.items():
-        assert cli.index(["build", path, "--device", "cpu", *words]) == 2, said
-        assert said in capsys.readouterr().err
-    plain = {"index": f"{tmp_path}/bm25", "catalogue": f"{place}/small", "retrievers": {"bm25": {"kind": "bm25"}}}
+    for text, words in cases.items():
+        assert cli.index(["build", path, "--device", "cpu", *words]) == 2, text
+        assert text in capsys.readouterr().err
+    plain = {"index": f"{tmp_path}/bm25", "catalogue": f"{folder}/small", "retrievers": {"bm25": {"kind": "bm25"}}}
     assert cli.index(["build", write(tmp_path / "bm25.yaml", plain)]) == 0
     assert cli.index(["tree", f"{tmp_path}/bm25", "--retriever", "bm25"]) == 2
     assert "has no tree of codes" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_the_tree_nests_and_hostile_names_stay_text() -> None:
         CodedTool("c", "train_times", (0, 2, 0)),
         CodedTool("d", hostile, (1, 0, 0)),
     )
-    page = trees([CodeTree("woven", tools)])
+    page = trees([CodeTree("first", tools)])
     assert "<script" not in page
     heads = re.findall(r"<summary><code>([\d.]+)</code> (\d+) tools <small>(.*?)</small>", page)
     assert [(code, count) for code, count, _ in heads] == [("0", "3"), ("0.1", "2")]

@@ -30,16 +30,16 @@ KILLS = {
     "state half written": ("transformers.trainer_callback", "TrainerState.save_to_json", 200),
     "old one being removed": ("transformers.trainer", "rotate_checkpoints", 0),
 }
-"""Where in the second checkpoint the child dies: before this function, or when it has written so many bytes."""
+"""Where in the second checkpoint the child dies: before this function, or when it has written this many bytes."""
 LIMITS = {"weights": ("lora", 16_000), "tokenizer": ("lora", 64_000), "optimizer": ("full", 4_000_000)}
 """What does not fit on the disk: the method, and the bytes that a file may have."""
 
 
 class Leg(NamedTuple):
-    """What became of one process."""
+    """The end of one process."""
 
     code: int
-    said: str
+    spoken_text: str
     steps: list[int]
     """Of the whole checkpoints it left."""
 
@@ -74,22 +74,22 @@ def _finish(config: str) -> Leg:
 
 
 def _state(config: str) -> dict[str, str]:
-    """The hashes of what a run has learned, and the steps it has told of."""
+    """The hashes of a run's weights, and the steps in its log."""
     output = Path(config).with_suffix("")
     files = [output / "rewriter", output / "checkpoints" / "checkpoint-8"]
-    weights = [hashlib.sha256((each / "adapter_model.safetensors").read_bytes()).hexdigest() for each in files]
+    weights = [hashlib.sha256((item / "adapter_model.safetensors").read_bytes()).hexdigest() for item in files]
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     steps = [row["step"] for row in rows if "train_runtime" not in row]
     return {"rewriter": weights[0], "last": weights[1], "steps": str(steps)}
 
 
 def _when_begun(config: str, number: int) -> Callable[[int], None]:
-    """Sends a signal when the first step has been told of."""
+    """Sends a signal when the first step is logged."""
 
     def send(child: int) -> None:
-        told = Path(config).with_suffix("") / "metrics.jsonl"
+        printed = Path(config).with_suffix("") / "metrics.jsonl"
         try:
-            until(lambda: told.is_file() and told.stat().st_size, 0.01)
+            until(lambda: printed.is_file() and printed.stat().st_size, 0.01)
         except AssertionError:
             os.kill(child, signal.SIGKILL)  # it hangs, and would hang on
             raise
@@ -98,17 +98,17 @@ def _when_begun(config: str, number: int) -> Callable[[int], None]:
     return send
 
 
-def _dying(place: tuple[str, str, int]) -> Callable[[], None]:
+def _dying(directory: tuple[str, str, int]) -> Callable[[], None]:
     """Lets the process kill itself in the midst of its second checkpoint."""
 
     def before() -> None:
         import importlib
 
-        module, name, written = place
+        module, name, written = directory
         owner: Any = importlib.import_module(module)
         *way, last = name.split(".")
-        for each in way:
-            owner = getattr(owner, each)
+        for item in way:
+            owner = getattr(owner, item)
         plain, calls = getattr(owner, last), []
 
         def deadly(*arguments: Any, **settings: Any) -> Any:
@@ -151,21 +151,21 @@ def drive(folder: Path, base: Path, cache: Path) -> None:
     os.environ["TOOLREWRITE_CACHE"] = str(cache)
     targets = make_targets(folder)
     gc.freeze()  # what is loaded by now is no child's garbage
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def config(name: str, **training: Any) -> str:
         more = {"keep_checkpoints": True} | training  # the last one is compared, too
         return sft_config(targets, base, folder / name.replace(" ", "-"), **more)
 
     straight = config("straight")
-    found["straight"] = [_leg(straight, [], lambda: None, lambda child: None), _state(straight)]
+    result["straight"] = [_leg(straight, [], lambda: None, lambda child: None), _state(straight)]
     for number in (signal.SIGINT, signal.SIGTERM):
         stopped = config(f"stopped {number.name}")
         legs = [_leg(stopped, [], lambda: None, _when_begun(stopped, number)), _finish(stopped)]
-        found[number.name] = [*legs, _state(stopped)]
-    for name, place in KILLS.items():
+        result[number.name] = [*legs, _state(stopped)]
+    for name, directory in KILLS.items():
         killed = config(name)
-        found[name] = [_leg(killed, [], _dying(place), lambda child: None), _finish(killed), _state(killed)]
+        result[name] = [_leg(killed, [], _dying(directory), lambda child: None), _finish(killed), _state(killed)]
     chance, killed = random.Random(0), config("killed at random")
     kills = []
     for _ in range(2):
@@ -173,18 +173,18 @@ def drive(folder: Path, base: Path, cache: Path) -> None:
         kills.append(
             _leg(killed, ["--resume"], lambda: None, lambda child: (time.sleep(delay), os.kill(child, signal.SIGKILL)))  # noqa: B023
         )
-    found["killed at random"] = [*kills, _finish(killed), _state(killed)]
+    result["killed at random"] = [*kills, _finish(killed), _state(killed)]
     for name, (method, size) in LIMITS.items():
         full = config(f"no room for {name}", method=method)
-        found[f"no room for {name}"] = [_leg(full, [], _cramped(size), lambda child: None), _finish(full)]
-    (folder / "found.json").write_text(json.dumps(found))
+        result[f"no room for {name}"] = [_leg(full, [], _cramped(size), lambda child: None), _finish(full)]
+    (folder / "found.json").write_text(json.dumps(result))
 
 
 # What runs in the tests.
 
 
 @pytest.fixture(scope="module")
-def found(tiny_lm: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def result(tiny_lm: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("driven")
     code = (
         f"import sys; from pathlib import Path; sys.path.append({str(Path(__file__).parent)!r})\n"
@@ -199,43 +199,43 @@ def found(tiny_lm: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) 
     }
 
 
-def test_an_undisturbed_run_ends_well(found: dict[str, Any]) -> None:
-    leg, state = found["straight"]
+def test_an_undisturbed_run_ends_well(result: dict[str, Any]) -> None:
+    leg, state = result["straight"]
     assert leg.code == 0, leg.said
     assert "Traceback" not in leg.said
     assert state["steps"] == "[1, 4, 8]"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_leaves_a_checkpoint_that_resumes(found: dict[str, Any], name: str) -> None:
-    stopped, resumed, state = found[name]
+def test_a_signal_leaves_a_checkpoint_that_resumes(result: dict[str, Any], name: str) -> None:
+    stopped, resumed, state = result[name]
     assert stopped.code == 130, stopped.said
     assert "a checkpoint is kept, `--resume` goes on from it" in stopped.said.splitlines()[-1]
     assert "Traceback" not in stopped.said
     assert len(stopped.steps) >= 1
     assert resumed.code == 0, resumed.said
-    assert state == found["straight"][-1]
+    assert state == result["straight"][-1]
 
 
 @pytest.mark.parametrize("name", KILLS)
-def test_killed_in_the_midst_of_a_checkpoint_goes_on_from_the_one_before(found: dict[str, Any], name: str) -> None:
-    killed, resumed, state = found[name]
+def test_killed_in_the_midst_of_a_checkpoint_goes_on_from_the_one_before(result: dict[str, Any], name: str) -> None:
+    killed, resumed, state = result[name]
     assert killed.code == -signal.SIGKILL, killed.said
     assert 4 in killed.steps
     assert resumed.code == 0, resumed.said
-    assert state == found["straight"][-1]
+    assert state == result["straight"][-1]
 
 
-def test_killed_at_random_moments_ends_as_if_nothing_had_been(found: dict[str, Any]) -> None:
-    *kills, resumed, state = found["killed at random"]
+def test_killed_at_random_moments_ends_as_if_nothing_had_been(result: dict[str, Any]) -> None:
+    *kills, resumed, state = result["killed at random"]
     assert all(leg.code in (-signal.SIGKILL, 0) for leg in kills)
     assert resumed.code == 0, resumed.said
-    assert state == found["straight"][-1]
+    assert state == result["straight"][-1]
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_full_disk_keeps_the_last_whole_checkpoint(found: dict[str, Any], name: str) -> None:
-    cramped, resumed = found[f"no room for {name}"]
+def test_a_full_disk_keeps_the_last_whole_checkpoint(result: dict[str, Any], name: str) -> None:
+    cramped, resumed = result[f"no room for {name}"]
     assert cramped.code == 2, cramped.said
     assert "no room left to write in" in cramped.said.splitlines()[-1]
     assert "Traceback" not in cramped.said

@@ -1,4 +1,4 @@
-"""What a rewriter should answer: best phrasings, order, abstention, held out tools, and an honest oracle."""
+"""Targets of a rewriter: best phrasings, order, abstention, held out tools, and an honest oracle."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_every_tool_is_said_in_the_phrasing_that_finds_it_best(made: Targets, se
 
 def test_one_phrasing_for_the_whole_set_is_the_best_on_average(config: TargetsConfig, context: Context) -> None:
     made = make_targets(replace(config, phrasing_choice="set"), context)
-    told = made.facts["phrasings"]
-    assert made.facts["phrasing"] == max(told, key=lambda name: told[name])
+    output = made.facts["phrasings"]
+    assert made.facts["phrasing"] == max(output, key=lambda name: output[name])
     tools = {tool.id: tool for tool in load_dataset(SAMPLE).tools}
     style, most = made.facts["phrasing"], made.template.max_characters
     for example in made.splits["dev"][:20]:
@@ -92,13 +92,13 @@ def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
             drawn.update(name for name, way in ways[tool].items() if way == line)
     assert set(drawn) == set(NAMES)
     assert min(drawn.values()) > len(made.splits["train"]) / len(NAMES) / 2  # none is preferred
-    asked = Counter(example.id for example in made.splits["train"])
-    assert set(asked.values()) == {3}
-    for query in asked:
+    counts = Counter(example.id for example in made.splits["train"])
+    assert set(counts.values()) == {3}
+    for query in counts:
         draws = [example for example in made.splits["train"] if example.id == query]
-        for place, tool in enumerate(draws[0].gold):
+        for directory, tool in enumerate(draws[0].gold):
             if len(set(ways[tool].values())) == len(NAMES):
-                assert len({example.lines[place] for example in draws}) == 3
+                assert len({example.lines[directory] for example in draws}) == 3
     assert {made.facts["phrasing_choice"], made.facts["draws"]} == {"any", 3}
     assert len({example.id for example in made.splits["dev"]}) == len(made.splits["dev"])
     assert made.facts["unshown"] == {}
@@ -114,7 +114,7 @@ def test_any_phrasing_is_drawn_anew_for_every_query_and_draw(
     assert "phrasings (drawn at random): path" in capsys.readouterr().out
     assert read_examples(tmp_path / "train.jsonl") == made.splits["train"]
     queries = read_align_data([AlignSource(str(tmp_path))], 0, 0).queries
-    assert sorted(query.example.id for query in queries) == sorted(asked)
+    assert sorted(query.example.id for query in queries) == sorted(counts)
 
 
 @pytest.mark.parametrize(
@@ -168,20 +168,22 @@ def test_lines_come_in_the_order_that_was_asked_for(
 ) -> None:
     orders = {
         order: {
-            each.id: each
-            for each in make_targets(replace(config, phrasing_choice="set", order=order), context).splits["train"]  # type: ignore[arg-type]
+            item.id: item
+            for item in make_targets(replace(config, phrasing_choice="set", order=order), context).splits["train"]  # type: ignore[arg-type]
         }
         for order in ("id", "rank", "random")
     }
-    several = [each for each in orders["rank"].values() if len(set(each.lines)) > 2]
+    several = [item for item in orders["rank"].values() if len(set(item.lines)) > 2]
     assert several
-    by_id = {query: dict(zip(each.lines, each.gold, strict=True)) for query, each in orders["id"].items()}
+    by_id = {query: dict(zip(item.lines, item.gold, strict=True)) for query, item in orders["id"].items()}
     for example in several[:20]:
         (raw,) = search.retrieve([example.utterance], 100)
-        places = [raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)]
-        assert places == sorted(places)
+        folders = [
+            raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)
+        ]
+        assert folders == sorted(folders)
         assert sorted(orders["random"][example.id].lines) == sorted(example.lines)
-    assert any(orders["random"][each.id].lines != orders["id"][each.id].lines for each in several)
+    assert any(orders["random"][item.id].lines != orders["id"][item.id].lines for item in several)
 
 
 def test_only_served_queries_are_left_alone_and_no_more_than_the_share(
@@ -192,7 +194,7 @@ def test_only_served_queries_are_left_alone_and_no_more_than_the_share(
     silent = [example for example in made.splits["train"] if not example.lines]
     assert 0 < len(silent) <= 0.1 * len(made.splits["train"])
     assert made.facts["abstained"] == len(silent)
-    for example, ranking in zip(silent, search.retrieve([each.utterance for each in silent], 3), strict=True):
+    for example, ranking in zip(silent, search.retrieve([item.utterance for item in silent], 3), strict=True):
         assert set(example.gold) <= set(ranking.ids)
     assert all(example.lines for example in made.splits["dev"])
 
@@ -202,17 +204,17 @@ def test_held_out_tools_are_met_in_align_alone(config: TargetsConfig, context: C
     assert held["align"]
     known = {tool for example in held["train"] for tool in example.gold}
     assert all(set(example.gold) - known for example in held["align"])
-    assert {each.id for each in held["train"]} | {each.id for each in held["align"]} == {
-        each.id for each in made.splits["train"]
+    assert {item.id for item in held["train"]} | {item.id for item in held["align"]} == {
+        item.id for item in made.splits["train"]
     }
-    assert not {each.id for each in held["train"]} & {each.id for each in held["align"]}
+    assert not {item.id for item in held["train"]} & {item.id for item in held["align"]}
 
 
 def test_held_out_queries_are_met_in_align_alone(config: TargetsConfig, context: Context, made: Targets) -> None:
     halves = make_targets(replace(config, hold_out_queries=0.5), context).splits
-    ids = {split: {each.id for each in halves[split]} for split in ("train", "align")}
+    ids = {split: {item.id for item in halves[split]} for split in ("train", "align")}
     assert not ids["train"] & ids["align"]
-    assert ids["train"] | ids["align"] == {each.id for each in made.splits["train"]}
+    assert ids["train"] | ids["align"] == {item.id for item in made.splits["train"]}
     assert abs(len(ids["train"]) - len(ids["align"])) <= 1
     both = make_targets(replace(config, hold_out_queries=0.5, hold_out_tools=0.3), context).splits
     known = {tool for example in both["train"] for tool in example.gold}
@@ -255,9 +257,9 @@ def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context:
 
 def test_own_words_say_nothing_of_the_catalogue(config: TargetsConfig, context: Context) -> None:
     own = make_targets(replace(config, target_style="own-words", max_examples=60), context)
-    said = [example for example in own.splits["train"] if example.lines]
-    assert said
-    for example in said:
+    spoken_text = [example for example in own.splits["train"] if example.lines]
+    assert spoken_text
+    for example in spoken_text:
         words = set(re.findall(r"\w+", example.utterance.casefold()))
         for line in example.lines:
             if len(line) > own.template.max_characters - 20:
@@ -271,8 +273,8 @@ def test_a_data_set_without_gold_or_of_other_tools_is_refused(
     config: TargetsConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = make_data(tmp_path / "small")
-    asked = {"output": str(tmp_path / "out"), "data": str(data), "index": config.index, "retriever": "bm25"}
-    path = write(tmp_path / "targets.yaml", asked)
+    settings = {"output": str(tmp_path / "out"), "data": str(data), "index": config.index, "retriever": "bm25"}
+    path = write(tmp_path / "targets.yaml", settings)
     assert cli.train(["targets", path, "--device", "cpu"]) == 2
     assert "unlike the data set; build it from its corpus" in capsys.readouterr().err
     (data / "qrels" / "train.tsv").unlink()
@@ -284,13 +286,13 @@ def test_a_data_set_without_gold_or_of_other_tools_is_refused(
 def test_the_command_writes_what_was_made(
     made: Targets, config: TargetsConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "output": str(tmp_path / "out"),
         "data": SAMPLE,
         "index": config.index,
         "retriever": "bm25",
     }
-    path = write(tmp_path / "targets.yaml", asked | {"max_eval_queries": 80})
+    path = write(tmp_path / "targets.yaml", settings | {"max_eval_queries": 80})
     for _ in range(2):  # the second time over the first
         assert cli.train(["targets", path, "--device", "cpu"]) == 0
         assert read_examples(tmp_path / "out" / "train.jsonl") == made.splits["train"]

@@ -1,4 +1,4 @@
-"""report.html of a training: the figures of metrics.jsonl, told and drawn; whatever texts say, they stay texts."""
+"""report.html of a training run shows the figures of metrics.jsonl, and escapes all texts."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_it_tells_where_the_run_began_and_ended(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_it_tells_what_went_wrong(tmp_path: Path, more: dict[str, Any], said: str) -> None:
-    assert said in training_page(run(tmp_path, {"step": 1, "loss": 1.0}), "dpo", metrics(**more))
+def test_it_tells_what_went_wrong(tmp_path: Path, more: dict[str, Any], text: str) -> None:
+    assert text in training_page(run(tmp_path, {"step": 1, "loss": 1.0}), "dpo", metrics(**more))
 
 
 def test_rounds_are_counted_on_and_odd_figures_left_out(tmp_path: Path) -> None:

@@ -35,30 +35,30 @@ def _told(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     return tmp_path_factory.mktemp("two")
 
 
 @pytest.fixture(scope="module")
-def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
-    """What each of two processes did in all runs."""
-    targets = make_targets(place, PLAIN)
-    (place / "notes").mkdir()
-    runs = [["sft", sft_config(targets, untied_lm, place / "sft", epochs=1, evaluations=1)]]
-    start = {"path": str(place / "sft")}
+def result(directory: Path, untied_lm: Path) -> list[dict[str, Any]]:
+    """The results of each of two processes in all runs."""
+    targets = make_targets(directory, PLAIN)
+    (directory / "notes").mkdir()
+    runs = [["sft", sft_config(targets, untied_lm, directory / "sft", epochs=1, evaluations=1)]]
+    start = {"path": str(directory / "sft")}
     for name, algo in ALGORITHMS.items():
         once = ALIGNING | {"evaluations": 1}
-        runs.append(["align", align_config(targets, start, place / name, algo, check=4, training=once)])
-    drawing: dict[str, Any] = {"output": str(place / "pairs"), "start": start, "data": [{"targets": str(targets)}]}
+        runs.append(["align", align_config(targets, start, directory / name, algo, check=4, training=once)])
+    drawing: dict[str, Any] = {"output": str(directory / "pairs"), "start": start, "data": [{"targets": str(targets)}]}
     drawing |= {key: ALGORITHMS["dpo"][key] for key in ("samples", "pairing")}
     runs.append(
-        ["pairs", write(place / "pairs.yaml", drawing | {"reward": {"terms": {"recall@5": 1.0, "length": 0.5}}})]
+        ["pairs", write(directory / "pairs.yaml", drawing | {"reward": {"terms": {"recall@5": 1.0, "length": 0.5}}})]
     )
     words = [
         sys.executable,
         *LAUNCH,
         str(ROOT / "tests" / "support" / "launched.py"),
-        str(place / "notes"),
+        str(directory / "notes"),
         json.dumps(runs),
     ]
     for _ in range(2):
@@ -74,39 +74,39 @@ def found(place: Path, untied_lm: Path) -> list[dict[str, Any]]:
         if done.returncode == 0 or "address already in use" not in done.stderr.lower():
             break
     assert done.returncode == 0, _told(done.stderr)
-    return [json.loads((place / "notes" / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return [json.loads((directory / "notes" / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_every_run_ends_with_a_rewriter(found: list[dict[str, Any]], place: Path) -> None:
+def test_every_run_ends_with_a_rewriter(result: list[dict[str, Any]], directory: Path) -> None:
     for name in NAMES:
-        folder = open_rewriter(place / name)
-        metrics = json.loads((place / name / "metrics.json").read_text())
+        folder = open_rewriter(directory / name)
+        metrics = json.loads((directory / name / "metrics.json").read_text())
         # 8 examples, queries or pairs of two a query; a step has two rows of each process.
         assert metrics["training"]["steps"] == {"sft": 2, "ppo": 2, "grpo": 4}.get(name, metrics["training"]["steps"])
         assert folder.card.metrics["recall@5"] >= 0
-    assert [each["codes"] for each in found] == [[0] * (len(NAMES) + 1)] * 2
+    assert [item["codes"] for item in result] == [[0] * (len(NAMES) + 1)] * 2
 
 
-def test_both_processes_end_with_the_same_weights(found: list[dict[str, Any]]) -> None:
-    assert found[0]["weights"] == found[1]["weights"]
-    assert len(set(found[0]["weights"].values())) == len(NAMES)
+def test_both_processes_end_with_the_same_weights(result: list[dict[str, Any]]) -> None:
+    assert result[0]["weights"] == result[1]["weights"]
+    assert len(set(result[0]["weights"].values())) == len(NAMES)
 
 
 def test_the_first_process_writes_alone_but_for_its_share_of_the_samples(
-    found: list[dict[str, Any]], place: Path
+    result: list[dict[str, Any]], directory: Path
 ) -> None:
-    first, second = ({path for path in each["written"] if path.startswith(str(place))} for each in found)
+    first, second = ({path for path in item["written"] if path.startswith(str(directory))} for item in result)
     assert any(path.endswith("metrics.json") or ".part" in path for path in first)
-    other = {Path(path).name for path in second if not path.startswith(str(place / "notes"))}
+    other = {Path(path).name for path in second if not path.startswith(str(directory / "notes"))}
     # The library makes the checkpoints' folders in every process: each keeps its random numbers there.
     other = {name for name in other if not name.startswith("checkpoint")}
     assert other <= {"samples", "pairs", "samples-1.jsonl"}
 
 
-def test_both_processes_score_answers(found: list[dict[str, Any]], place: Path) -> None:
+def test_both_processes_score_answers(result: list[dict[str, Any]], directory: Path) -> None:
     for name in (*ALGORITHMS, "pairs"):
-        assert all(each["scored"][name] > 0 for each in found), name
-    for folder in (place / "dpo" / "samples", place / "pairs"):
+        assert all(item["scored"][name] > 0 for item in result), name
+    for folder in (directory / "dpo" / "samples", directory / "pairs"):
         drawn = [(folder / f"samples-{rank}.jsonl").read_text().splitlines() for rank in (0, 1)]
         assert [len(rows) for rows in drawn] == [4, 4]
 
