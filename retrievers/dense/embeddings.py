@@ -75,7 +75,10 @@ class EmbeddingCache:
 def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str = "documents") -> np.ndarray:
     """(texts, dimensions): vectors of documents or queries, from the cache where it has them."""
     name = encoder.fingerprint if method == "documents" else f"{encoder.fingerprint}-{method}"
-    cache = _vector_cache(context, name)
+    if context.vectors is not None:
+        cache: VectorCache | None = context.vectors(name)
+    else:
+        cache = EmbeddingCache(context.cache, name) if context.cache else None
     known = cache.get(texts) if cache else {}
     # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
     missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
@@ -93,12 +96,6 @@ def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str 
     if bar:
         bar.close()
     return np.stack([known[text] for text in texts])
-
-
-def _vector_cache(context: Context, name: str) -> VectorCache | None:
-    if context.vectors is not None:
-        return context.vectors(name)
-    return EmbeddingCache(context.cache, name) if context.cache else None
 
 
 def text_key(text: str) -> bytes:

@@ -80,7 +80,7 @@ class Manifest:
                 del part["extras"]
         facts = json.dumps({"format": FORMAT, **whole}, indent=1, sort_keys=True, ensure_ascii=False)
         body = facts.encode("utf-8", "replace")
-        return body[:-2] + f',\n "seal": "{_seal(body[:-2])}"\n}}\n'.encode()
+        return body[:-2] + f',\n "seal": "{hashlib.sha256(body[:-2]).hexdigest()}"\n}}\n'.encode()
 
 
 def write(folder: Path, manifest: Manifest) -> str:
@@ -100,10 +100,6 @@ def write(folder: Path, manifest: Manifest) -> str:
             raise
         sync_folder(folder)
     return fingerprint_of(data)
-
-
-def _seal(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
 
 
 def fingerprint_of(data: bytes) -> str:
@@ -146,10 +142,7 @@ def decode(facts: dict[str, Any]) -> Manifest:
             Segment(
                 count=segment["count"],
                 tools=Entry(**segment["tools"]),
-                arrays={
-                    name: {label: Entry(**entry) for label, entry in named.items()}
-                    for name, named in segment["arrays"].items()
-                },
+                arrays={name: _entries(named) for name, named in segment["arrays"].items()},
                 dead=tuple(segment["dead"]),
             )
             for segment in facts["segments"]

@@ -161,12 +161,7 @@ def add(folder: Path, tools: Sequence[Tool], context: Context, wait: float = WAI
         segment = make_segment(folder, fresh, manifest.text, kinds)
         segments = (*mark_dead(manifest, lines, updated), segment)
         fingerprint = _commit(folder, manifest, merge_segments(folder, replace(manifest, segments=segments), kinds))
-    return Change(
-        fingerprint,
-        added=len(fresh) - len(updated),
-        updated=len(updated),
-        unchanged=len(tools) - len(fresh),
-    )
+    return Change(fingerprint, len(fresh) - len(updated), len(updated), unchanged=len(tools) - len(fresh))
 
 
 def remove(folder: Path, ids: Iterable[ToolId], context: Context, wait: float = WAIT) -> Change:

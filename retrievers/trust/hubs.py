@@ -54,15 +54,12 @@ class Hubs:
         # A cosine of 1 is the tool's own older version, which does not count.
         scores = self._probes @ vectors.T
         near = ((scores > self._floor[:, None]) & (scores < 0.999)).mean(axis=0)
-        return [
-            Finding("hub", (tool.id,), _message(tool, share), "warning")
-            for tool, share in zip(tools, near.tolist(), strict=True)
-            if share >= self._share
-        ]
-
-
-def _message(tool: Tool, share: float) -> str:
-    return (
-        f"{quoted(tool.name)} would be among the {NEAREST} nearest of {share:.0%} of the catalogue's tools: say what "
-        "only this tool does"
-    )
+        findings = []
+        for tool, share in zip(tools, near.tolist(), strict=True):
+            message = (
+                f"{quoted(tool.name)} would be among the {NEAREST} nearest of {share:.0%} of the catalogue's tools: "
+                "say what only this tool does"
+            )
+            if share >= self._share:
+                findings.append(Finding("hub", (tool.id,), message, "warning"))
+        return findings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ def tune(
     if settings.max_length:
         model.max_seq_length = settings.max_length
     original = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    prompts = getattr(model, "prompts", None) or {}
     evaluator = DevRecall(sets, context.measure, cuda)
     before = evaluator(model)
     mined = [mine_hard_negatives(model, data, settings.candidates, cuda) for data in sets]
@@ -52,10 +51,17 @@ def tune(
         data.name: CatalogueLoss(model, data, negatives, settings.temperature, settings.candidates, seed)
         for data, negatives in zip(sets, mined, strict=True)
     }
+    prompt = (getattr(model, "prompts", None) or {}).get("query") or ""
+    datasets = {
+        data.name: Dataset.from_dict(
+            {"query": [prompt + query for query in data.train.queries], "label": list(range(len(data.train)))}
+        )
+        for data in sets
+    }
     trainer = _Trainer(
         model=model,
         args=_arguments(work, settings, seed, cuda, context.show_progress),
-        train_dataset={data.name: _dataset(data, prompts.get("query") or "") for data in sets},
+        train_dataset=datasets,
         loss=losses,
         evaluator=evaluator,
         callbacks=[EarlyStoppingCallback(settings.patience)],
@@ -78,7 +84,12 @@ def tune(
         "history": history,
         "settings": asdict(settings),
     }
-    return _save(model, work, finished, facts)
+    part = work / "encoder.part"
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(str(part), create_model_card=False)
+    (part / "training.json").write_text(json.dumps(facts, indent=1))
+    part.rename(finished)
+    return finished
 
 
 class _Trainer(SentenceTransformerTrainer):
@@ -102,11 +113,6 @@ class _Trainer(SentenceTransformerTrainer):
 def rate(step: int, warmup: int, total: int) -> float:
     """Share of the learning rate at a step: linear warmup, then linear decay, never 0 before the end."""
     return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
-
-
-def _dataset(data: TrainingSet, prompt: str) -> Dataset:
-    queries = [prompt + query for query in data.train.queries]
-    return Dataset.from_dict({"query": queries, "label": list(range(len(queries)))})
 
 
 def _arguments(
@@ -134,12 +140,3 @@ def _arguments(
         disable_tqdm=not progress,
         report_to="none",
     )
-
-
-def _save(model: Any, work: Path, finished: Path, facts: Mapping[str, Any]) -> Path:
-    part = work / "encoder.part"
-    shutil.rmtree(part, ignore_errors=True)
-    model.save_pretrained(str(part), create_model_card=False)
-    (part / "training.json").write_text(json.dumps(facts, indent=1))
-    part.rename(finished)
-    return finished
