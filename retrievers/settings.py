@@ -38,7 +38,7 @@ class FusionSettings:
 
     def __post_init__(self) -> None:
         if any(weight < 0 for weight in self.weights) or (self.weights and not any(self.weights)):
-            raise BadInput(f"numbers of 0 or more, not all 0, got {list(self.weights)}", "weights")
+            raise BadInput(f"must be numbers of 0 or more, not all 0, got {list(self.weights)}", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class EncoderTraining:
 
     def __post_init__(self) -> None:
         if not self.blends or any(not 0 <= blend <= 1 for blend in self.blends):
-            raise BadInput(f"shares between 0 and 1, got {list(self.blends)}", "blends")
+            raise BadInput(f"must be shares between 0 and 1, got {list(self.blends)}", "blends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,4 +153,4 @@ class MilvusSettings:
         if not self.uri or "@" in self.uri:
             raise BadInput("a file, or an address without a password; the token is in $MILVUS_TOKEN", "uri")
         if not re.fullmatch(r"[A-Za-z_]\w{0,200}", self.collection, re.ASCII):
-            raise BadInput(f"letters, digits and _, beginning with no digit, got {self.collection!r}", "collection")
+            raise BadInput(f"must be letters, digits and _, no digit first, got {self.collection!r}", "collection")

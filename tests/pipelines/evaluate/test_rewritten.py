@@ -330,7 +330,7 @@ NOBODY = {"kind": "server", "url": "http://127.0.0.1:9/v1", "model": "x", "retri
         ({"systems": {"a": {"run": "x", "rewriter": "mine"}}}, "a run file is final"),
         ({"systems": {"a": {"retriever": "bm25", "fusion": ALONE}}}, "without a `rewriter`"),
         ({"systems": {"a": {**SYSTEMS["chosen"], "fusion": ALONE}}}, "give the fusion or choose it"),
-        ({"systems": {"a": {**SYSTEMS["alone"], "fusion": {"raw": 2}}}}, "raw is a share between 0 and 1"),
+        ({"systems": {"a": {**SYSTEMS["alone"], "fusion": {"raw": 2}}}}, "raw must be at most 1, got 2"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
