@@ -14,7 +14,7 @@ from retrievers.base import FindModel
 from retrievers.errors import BadInput
 from retrievers.index import Index
 
-REMEMBERED = frozenset({"trained_texts", "shifts", "signal_shifts", "pool_keys", "pool_graph"})
+REMEMBERED = ("tools/", "pool/")
 """What MassTool keeps of tools and queries beside its heads: memory, not parameters."""
 
 
@@ -93,7 +93,7 @@ def count_parameters(folder: Path) -> int | None:
         for name, facts in head.items():
             if facts.get("dtype") in ("I8", "U8"):
                 return None
-            if name != "__metadata__" and name not in REMEMBERED and facts["dtype"].startswith(("F", "BF")):
+            if name != "__metadata__" and not name.startswith(REMEMBERED) and facts["dtype"].startswith(("F", "BF")):
                 total += math.prod(facts["shape"])
     return total if files else None
 

@@ -1,7 +1,7 @@
 """Files that training leaves in an index: heads, shifts of trained tools, and the pool of training queries.
 
-masstool.safetensors   heads/...; trained_texts, shifts and signal_shifts of trained tools; pool_keys, pool_graph
-pool.jsonl             training queries with the ids of their tools, in the order of pool_keys
+masstool.safetensors   heads/...; tools/...: texts and shifts of trained tools; pool/...: keys and graph
+pool.jsonl             training queries with the ids of their tools, in the order of the keys
 trained_tools.json     hashes of the trained tools' texts, with their rows
 training.json          dev metrics, choices on dev, the detector's threshold
 encoder/               the tuned encoder, where one was tuned
@@ -26,13 +26,12 @@ from retrievers.masstool.faithful import heads_class
 from retrievers.masstool.model import Heads
 from retrievers.masstool.neighbour_transfer import transferred_shifts
 from retrievers.masstool.settings import MassToolSettings, Modules
-from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint, select_prefix, with_prefix
+from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint
 from retrievers.out_of_memory import report_out_of_memory
 from retrievers.types import ToolId
 
 FORMAT = 2
 WEIGHTS = "masstool.safetensors"
-TENSORS = ("trained_texts", "shifts", "signal_shifts", "pool_keys")
 Pair = tuple[str, tuple[ToolId, ...]]
 """A query, and the tools it needs."""
 
@@ -97,10 +96,12 @@ def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
     """Write all files; `training.json` last."""
     (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs))
     (folder / "trained_tools.json").write_text(json.dumps(artifacts.rows))
-    tensors = with_prefix("heads", artifacts.heads.state_dict()) | {name: getattr(artifacts, name) for name in TENSORS}
+    tools = {name: getattr(artifacts, name) for name in ("trained_texts", "shifts", "signal_shifts")}
+    pool = {"keys": artifacts.pool_keys}
     if artifacts.pool_graph is not None:
-        tensors["pool_graph"] = torch.from_numpy(artifacts.pool_graph)
-    save_checkpoint(folder / WEIGHTS, tensors, {"format": FORMAT})
+        pool["graph"] = torch.from_numpy(artifacts.pool_graph)
+    parts = {"heads": artifacts.heads.state_dict(), "tools": tools, "pool": pool}
+    save_checkpoint(folder / WEIGHTS, parts, {"format": FORMAT})
     (folder / "training.json").write_text(json.dumps(artifacts.training, indent=1))
 
 
@@ -109,7 +110,7 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
     stored = load_checkpoint(folder / WEIGHTS)
     if stored is None:
         raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; run `rewrite-index build` again")
-    tensors, facts = stored
+    parts, facts = stored
     if facts.get("format") != FORMAT:
         version = facts.get("format", 1)
         raise IndexBroken(
@@ -117,9 +118,9 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
         )
     try:
         with report_out_of_memory(folder):
-            state = select_prefix("heads", tensors)
+            state, pool = parts["heads"], parts["pool"]
             with torch.random.fork_rng(devices=[]):
-                sizes = tensors["pool_keys"].shape[1], len(state["residual"]), len(state["queries"])
+                sizes = pool["keys"].shape[1], len(state["residual"]), len(state["queries"])
                 heads = heads_class(settings)(settings, *sizes).eval()
             heads.word_weights = state["word_weights"]
             heads.load_state_dict(state)
@@ -128,10 +129,11 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
                 rows=json.loads((folder / "trained_tools.json").read_text()),
                 pairs=decode_pairs((folder / "pool.jsonl").read_bytes()),
                 training=json.loads((folder / "training.json").read_text()),
-                pool_graph=tensors["pool_graph"].numpy() if "pool_graph" in tensors else None,
-                **{name: tensors[name] for name in TENSORS},
+                pool_keys=pool["keys"],
+                pool_graph=pool["graph"].numpy() if "graph" in pool else None,
+                **parts["tools"],
             )
-    except (KeyError, ValueError, RuntimeError, OSError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise IndexBroken(f"{folder} is damaged ({type(error).__name__}); run `rewrite-index build` again") from error
 
 

@@ -26,15 +26,8 @@ from retrievers.kind import Context
 from retrievers.masstool.encoder.losses import JointLoss
 from retrievers.masstool.encoder.tokens import encode
 from retrievers.masstool.settings import EncoderTuning
-from retrievers.masstool.training.checkpoints import (
-    copy_state,
-    load_checkpoint,
-    load_optimizer,
-    optimizer_tensors,
-    save_checkpoint,
-    select_prefix,
-    with_prefix,
-)
+from retrievers.masstool.training import checkpoints
+from retrievers.masstool.training.checkpoints import copy_state
 from retrievers.masstool.training.tensors import DevMetrics
 from retrievers.settings import WARMUP, WEIGHT_DECAY
 from retrievers.training_set import TrainingSet
@@ -152,18 +145,17 @@ class JointTrainer:
             "now": self.model.state_dict(),
             "best": best,
             "mean": self.mean,
-            "adam": optimizer_tensors(self.optimizer),
+            "adam": checkpoints.optimizer_tensors(self.optimizer),
             "loss": self.loss.state(),
         }
-        tensors = {name: value for part, one in parts.items() for name, value in with_prefix(part, one).items()}
-        save_checkpoint(path, tensors, state)
+        checkpoints.save_checkpoint(path, parts, state)
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore a checkpoint."""
-        self.model.load_state_dict(select_prefix("now", tensors))
-        self.mean = {name: value.to(self.device) for name, value in select_prefix("mean", tensors).items()}
-        load_optimizer(self.optimizer, select_prefix("adam", tensors))
-        self.loss.load_state(select_prefix("loss", tensors))
+        self.model.load_state_dict(parts["now"])
+        self.mean = {name: value.to(self.device) for name, value in parts["mean"].items()}
+        checkpoints.load_optimizer(self.optimizer, parts["adam"])
+        self.loss.load_state(parts["loss"])
 
 
 def tune_jointly(
@@ -183,10 +175,10 @@ def tune_jointly(
     trainer = JointTrainer(base, data, tuning, detection_weight, seed, context)
     state: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": []}
     before, best = trainer.dev_metrics(trainer.model), copy_state(trainer.model)
-    if checkpoint := load_checkpoint(path):
-        tensors, state = checkpoint
-        best = select_prefix("best", tensors)
-        trainer.load(tensors)
+    if stored := checkpoints.load_checkpoint(path):
+        parts, state = stored
+        best = parts["best"]
+        trainer.load(parts)
     total, done = tuning.epochs * trainer.steps, state["epoch"] * trainer.steps
     bar = tqdm(total=total, initial=done, desc="encoder", disable=not context.show_progress)
     saved_at = -CHECKPOINT_SECONDS

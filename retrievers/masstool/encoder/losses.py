@@ -9,6 +9,7 @@ detection   binary cross entropy of needing a tool
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -219,7 +220,7 @@ class JointLoss:
         state = {f"tower/{name}": value for name, value in tower.items()} | {"cached": self.candidates.cached}
         return state | ({"voters": self.votes.voters} if self.votes else {})
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
         self.candidates.cached = state["cached"].to(self._device)
         if self.votes:

@@ -7,22 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from tqdm import tqdm
 
 from retrievers.kind import Context
 from retrievers.masstool.faithful import trainer_class
 from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.training.checkpoints import (
-    copy_state,
-    load_checkpoint,
-    load_optimizer,
-    optimizer_tensors,
-    save_checkpoint,
-    select_prefix,
-    with_prefix,
-)
+from retrievers.masstool.training import checkpoints
+from retrievers.masstool.training.checkpoints import Tensors, copy_state
 from retrievers.masstool.training.detection_threshold import choose_threshold
 from retrievers.masstool.training.tensors import TrainingTensors
 from retrievers.masstool.training.trainer import HeadTrainer
@@ -42,11 +34,11 @@ def train_heads(
     state: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
     warmup_steps = trainer.warm_up()
     start = best = copy_state(heads)
-    if path and (checkpoint := load_checkpoint(path)):
-        stored, state = checkpoint
-        best = select_prefix("best", stored)
-        heads.load_state_dict(select_prefix("now", stored))
-        load_optimizer(trainer.optimizer, select_prefix("adam", stored))
+    if path and (stored := checkpoints.load_checkpoint(path)):
+        parts, state = stored
+        best = parts["best"]
+        heads.load_state_dict(parts["now"])
+        checkpoints.load_optimizer(trainer.optimizer, parts["adam"])
     best = _run_epochs(trainer, state, best, path, context.show_progress)
     heads.load_state_dict(best)
     plain = trainer.metrics(trainer.tensors.dev @ trainer.tensors.tools.T)
@@ -69,8 +61,8 @@ def train_heads(
 
 
 def _run_epochs(
-    trainer: HeadTrainer, state: dict[str, Any], best: dict[str, Tensor], path: Path | None, progress: bool
-) -> dict[str, Tensor]:
+    trainer: HeadTrainer, state: dict[str, Any], best: Tensors, path: Path | None, progress: bool
+) -> Tensors:
     """Run the remaining epochs, noted in `state`; return the best weights."""
     train, heads = trainer.train, trainer.heads
     bar = tqdm(total=train.epochs, initial=state["epoch"], unit="epoch", desc="MassTool", disable=not progress)
@@ -87,10 +79,8 @@ def _run_epochs(
         if dev["mean"] > state["best"]:
             state["best"], state["best_epoch"], best = dev["mean"], number + 1, copy_state(heads)
         if path:
-            adam = optimizer_tensors(trainer.optimizer)
-            parts = {"now": heads.state_dict(), "adam": adam, "best": best}
-            stored = {name: value for part, one in parts.items() for name, value in with_prefix(part, one).items()}
-            save_checkpoint(path, stored, state)
+            adam = checkpoints.optimizer_tensors(trainer.optimizer)
+            checkpoints.save_checkpoint(path, {"now": heads.state_dict(), "adam": adam, "best": best}, state)
         bar.update()
         bar.set_postfix(loss=f"{loss:.3f}", recall=f"{dev['recall@5']:.4f}", best=state["best_epoch"])
     bar.close()

@@ -90,8 +90,9 @@ def test_what_was_decided_is_kept_on_disk_and_none_of_it_may_be_missing(tmp_path
     assert torch.equal(again.detect(vectors, TEXTS), heads.detect(vectors, TEXTS))
     found = load_checkpoint(tmp_path / WEIGHTS)
     assert found is not None
-    for lost in ("heads/word_weights", "heads/detection_mix"):
-        save_checkpoint(tmp_path / WEIGHTS, {name: value for name, value in found[0].items() if name != lost}, found[1])
+    for lost in ("word_weights", "detection_mix"):
+        heads_part = {name: value for name, value in found[0]["heads"].items() if name != lost}
+        save_checkpoint(tmp_path / WEIGHTS, found[0] | {"heads": heads_part}, found[1])
         with pytest.raises(IndexBroken, match="rewrite-index build"):
             load_artifacts(tmp_path, SETTINGS)
     save_checkpoint(tmp_path / WEIGHTS, found[0], {})

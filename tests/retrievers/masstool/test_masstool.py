@@ -434,7 +434,7 @@ t.train_heads(t.LESSONS, t.SETTINGS, Path(sys.argv[2]), t.CONTEXT)
 def test_a_torn_checkpoint_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "state"
     assert load_checkpoint(path) is None
-    save_checkpoint(path, {"a": torch.ones(3)}, {"epoch": 1})
+    save_checkpoint(path, {"now": {"a": torch.ones(3)}}, {"epoch": 1})
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     assert load_checkpoint(path) is None
