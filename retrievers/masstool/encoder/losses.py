@@ -78,11 +78,12 @@ class SceneLoss:
 
     def __init__(self, edges: Edges, candidates: CandidateDocuments, temperature: float) -> None:
         self._edges, self._members, self._temperature = edges, scene_members(edges), temperature
-        self._is_whole, self._matrix = candidates.is_whole, None
+        self._is_whole = candidates.is_whole
+        self._matrix: Tensor | None = None
         if candidates.is_whole and len(self._members) * len(candidates.columns) <= MAX_DENSE:
             columns = column_of(self._members, candidates.columns, edges.num_tools)
             ones = torch.ones_like(columns, dtype=torch.float32)
-            self._matrix: Tensor | None = scatter_columns(columns, ones, len(candidates.columns))
+            self._matrix = scatter_columns(columns, ones, len(candidates.columns))
 
     def __call__(self, x: Tensor, batch: Tensor, columns: Tensor, documents: Tensor) -> Tensor:
         gold, members = self._edges.scenes[batch], self._members
@@ -165,12 +166,11 @@ class JointLoss:
         self.votes: VoteLoss | None = None
         if auxiliary.vote_weight:
             self.votes = VoteLoss(self._edges, tuning.temperature, encode(model, self.queries, self._cuda))
-        self.detection, self._detection_weight = None, detection_weight
+        self._detection_weight = detection_weight
+        self.detection: DetectionLoss | None = None
         if detection_weight and len(set(data.labels.needs)) == 2:
             dimensions = embed(model, self.dev.rows(torch.zeros(1, dtype=torch.long)), self._cuda).shape[1]
-            self.detection: DetectionLoss | None = DetectionLoss(
-                model, data.labels, query_prompt, dimensions, seed, device
-            )
+            self.detection = DetectionLoss(model, data.labels, query_prompt, dimensions, seed, device)
         tables = [self.queries, self.documents, *([self.detection.tokens] if self.detection else [])]
         self._join = self._cuda and not any(table.left_padded for table in tables)
 
