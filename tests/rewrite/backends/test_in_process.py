@@ -88,7 +88,7 @@ def test_where_memory_runs_out_fewer_are_written_at_a_time(
     tiny_lm: Path, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, error: Exception
 ) -> None:
     backend = TransformersBackend(TransformersSettings(batch_size=16), tiny_lm, None, "cpu")
-    written, sizes, most = TransformersBackend._written, [], 4
+    written, sizes, most = TransformersBackend._generate_batch, [], 4
 
     def scarce(self: TransformersBackend, encoded: Any, sampling: Sampling) -> list[list[int]]:
         sizes.append(len(encoded))
@@ -104,7 +104,7 @@ def test_where_memory_runs_out_fewer_are_written_at_a_time(
     monkeypatch.setattr(TransformersBackend, "_generate_batch", scarce)
     for _ in range(2):  # the next call tries as many again
         sizes.clear()
-        with pytest.warns(UserWarning, match=r"no memory for \d+ answers at a time: half as many are tried"):
+        with pytest.warns(UserWarning, match=r"no memory for \d+ answers at a time, trying half as many"):
             found = backend.generate(PROMPTS, sampling)
         assert sizes[0] == min(16, len(PROMPTS) * sampling.answers)
         assert found == answers[backend.fitting_batch]
@@ -275,7 +275,7 @@ def test_what_is_missing_is_named(tiny_lm: Path, tmp_path: Path, damage: str) ->
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("config.json", {"num_hidden_layers": 3}, r"lacks 9 of its weights, model\.layers\.2"),
+        ("config.json", {"num_hidden_layers": 3}, r"lacks 9 of its weights, for example model\.layers\.2"),
         ("config.json", {"num_attention_heads": 5}, "is not a multiple"),
         ("config.json", [], "must be a mapping"),
         ("tokenizer.json", {"added_tokens": None}, "no tokenizer"),
