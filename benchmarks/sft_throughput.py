@@ -31,6 +31,7 @@ from rewrite.sft import train as ours
 from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.examples import Example, read_examples
 from rewrite.sft.rows import TrainingRows, build_rows
+from rewrite.sft.run import RunOptions
 from rewrite.sft.train import RewriterTrainer
 from rewrite.template import Template, load_template
 
@@ -93,7 +94,7 @@ def train_ours(bench: TrainingCase) -> Clock:
     with tempfile.TemporaryDirectory() as work:
         RewriterTrainer.__init__ = listening  # type: ignore[method-assign]
         try:
-            ours.train(task, bench.settings, Path(work), False, False, torch.cuda.is_available())
+            ours.train(task, RunOptions(bench.settings, Path(work), False, False, torch.cuda.is_available()))
         finally:
             RewriterTrainer.__init__ = before  # type: ignore[method-assign]
     return clock

@@ -12,12 +12,11 @@ from pipelines.train.policy import StartSettings
 from pipelines.train.sampling import sample_answers
 from retrievers.errors import BadInput
 from retrievers.kind import Context
-from rewrite.align.alignment_trainer import AlignTask, RunOptions
+from rewrite.align.alignment_trainer import AlignTask
 from rewrite.align.best_of_n import best_examples, train_best_of_n
 from rewrite.align.pairs import PAIRS_FILE, Pair, make_pairs, read_pairs, write_pairs
 from rewrite.align.probe import probe
-from rewrite.align.query import unique_queries
-from rewrite.align.samples import ScoredSample
+from rewrite.align.samples import ScoredSample, unique_queries
 from rewrite.align.settings import (
     AlgoSettings,
     BestOfNSettings,
@@ -32,7 +31,7 @@ from rewrite.sft.callbacks import log_line
 from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.distributed import is_main_process, wait_for_all
 from rewrite.sft.metrics_log import read_start_metrics
-from rewrite.sft.run import TrainingResult
+from rewrite.sft.run import RunOptions, TrainingResult
 
 ANY_SPREAD = PairSettings(margin=1e-9)
 """For the probe of algorithms without pairs."""

@@ -67,7 +67,8 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
         return close_run(output, training)
     from pipelines.train.algorithms import SamplingSetup, run_algorithm
     from pipelines.train.training_run import make_card, make_task, write_results
-    from rewrite.align.alignment_trainer import AlignTask, RunOptions
+    from rewrite.align.alignment_trainer import AlignTask
+    from rewrite.sft.run import RunOptions
 
     def card(result: TrainingResult, fusion: FusionScore | None) -> RewriterCard:
         sources = zip(data.sources, config.data, strict=True)
@@ -103,7 +104,7 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     with room_to_train(output):
         options = RunOptions(training, output, resume, context.show_progress, cuda)
         setup = SamplingSetup(config.start, config.backend, context, lambda result: card(result, None))
-        align_task = AlignTask(task, data.queries, reward, config.collapse)
+        align_task = AlignTask(task, data.queries, reward, config.collapse, training.blends)
         result = run_algorithm(config.algo, align_task, options, setup, config.probe_queries)
         if evaluator is not None:
             facts = {"algo": config.algo.kind} | {key: result.facts[key] for key in ("start", "kept", "collapse")}

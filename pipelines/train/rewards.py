@@ -20,7 +20,7 @@ from retrievers.types import Ranking
 from reward.base import RewriteAttempt
 from reward.retrieval import RetrievalReward
 from reward.terms import TERMS, check_term
-from rewrite.align.query import AlignQuery
+from rewrite.align.samples import AlignQuery
 from rewrite.template import Template
 from rewrite.types import Answer
 

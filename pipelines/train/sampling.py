@@ -18,8 +18,7 @@ from pipelines.train.sources import AlignData, AlignSource, read_align_data
 from retrievers.kind import Context
 from rewrite.align.pairs import PAIRS_FILE, Pair, make_pairs, write_pairs
 from rewrite.align.probe import Probe, probe
-from rewrite.align.query import AlignQuery
-from rewrite.align.samples import ScoredSample, draw_samples, read_samples
+from rewrite.align.samples import AlignQuery, ScoredSample, draw_samples, read_samples
 from rewrite.align.settings import PairSettings, SampleSettings
 from rewrite.settings import BackendSettings, TransformersSettings
 from rewrite.sft.distributed import is_main_process, rank, wait_for_all, world_size

@@ -44,12 +44,13 @@ def run_sft(config: SftConfig, context: Context, resume: bool, cuda: bool) -> Pa
     if is_finished(output):
         return close_run(output, training)
     from pipelines.train.training_run import make_card, make_task, write_results
+    from rewrite.sft.run import RunOptions
     from rewrite.sft.train import train
 
     examples = mix_examples([(source.train, source.weight) for source in sources], training.seed)
     task, evaluator = make_task(model, template, sources, config.evaluation, training.seed, context, examples)
     with room_to_train(output):
-        result = train(task, training, output, resume, context.show_progress, cuda)
+        result = train(task, RunOptions(training, output, resume, context.show_progress, cuda))
         if evaluator is not None:
             write_results(
                 output,

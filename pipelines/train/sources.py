@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Gt
 
 from retrievers.errors import BadInput
-from rewrite.align.query import AlignQuery
+from rewrite.align.samples import AlignQuery
 from rewrite.sft.examples import Example, mix_examples, read_examples
 from rewrite.template import Template, load_template
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from peft import get_peft_model
@@ -12,13 +11,13 @@ from transformers import Trainer
 
 from rewrite.align.blends import choose_blend
 from rewrite.align.collapse import CollapseWatch
-from rewrite.align.query import AlignQuery, RewardFunction
-from rewrite.align.settings import AlignTraining, CollapseLimits
+from rewrite.align.samples import AlignQuery, RewardFunction
+from rewrite.align.settings import CollapseLimits
+from rewrite.settings import SftSettings
 from rewrite.sft.callbacks import log_line
 from rewrite.sft.dev_eval_trainer import DevEvalTrainer, RewriterTask
-from rewrite.sft.distributed import world_size
 from rewrite.sft.models import load_policy, lora_config
-from rewrite.sft.run import TrainingResult, TrainingRun
+from rewrite.sft.run import RunOptions, TrainingResult, TrainingRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +29,8 @@ class AlignTask:
     queries: Sequence[AlignQuery]
     reward: RewardFunction
     limits: CollapseLimits
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Settings and folder of a run."""
-
-    settings: AlignTraining
-    folder: Path
-    resume: bool
-    progress: bool
-    cuda: bool
-
-    def logging_steps(self, rows: int) -> int:
-        """Steps between two log lines: fifty lines per run, or one every ten steps."""
-        batch = self.settings.batch_size * self.settings.gradient_accumulation_steps * world_size()
-        return max(1, min(10, int(rows * self.settings.epochs / batch) // 50))
+    blends: tuple[float, ...] = ()
+    """Shares of the way from the start that dev may choose."""
 
 
 class AlignmentTrainer(DevEvalTrainer):
@@ -85,7 +70,7 @@ def run_alignment(
 
 def keep_best(
     align_task: AlignTask,
-    settings: AlignTraining,
+    settings: SftSettings,
     result: TrainingResult,
     start: Mapping[str, float],
     collapse: str,
@@ -98,7 +83,7 @@ def keep_best(
     model = result.model
     if hasattr(model, "peft_config") and "ref" in model.peft_config:
         model.delete_adapter("ref")
-    result = choose_blend(task, align_task.limits, settings.blends, result, start)
+    result = choose_blend(task, align_task.limits, align_task.blends, result, start)
     facts = result.facts | {"collapse": collapse, "start": dict(start), "kept": "best"}
     history = [{**start, "step": 0}, *result.history]
     if result.best > before:

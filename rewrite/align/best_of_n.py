@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from rewrite.align.alignment_trainer import AlignTask, RunOptions, keep_best
+from rewrite.align.alignment_trainer import AlignTask, keep_best
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.samples import ScoredSample
 from rewrite.align.settings import BestOfNSettings
 from rewrite.errors import RewriteError
 from rewrite.sft.examples import Example
-from rewrite.sft.run import TrainingResult
+from rewrite.sft.run import RunOptions, TrainingResult
 from rewrite.template import Template
 from rewrite.types import Answer
 
@@ -38,6 +38,5 @@ def train_best_of_n(task: AlignTask, options: RunOptions, examples: Sequence[Exa
     if not examples:
         raise RewriteError("no answer exceeds the mean of its query; lower algo.margin, or draw more answers")
     watch = CollapseWatch(task.limits)
-    train_task, settings = replace(task.training, train=list(examples)), options.settings
-    result = train(train_task, settings, options.folder, options.resume, options.progress, options.cuda, watch)
-    return keep_best(task, settings, result, watch.start, watch.reason)
+    result = train(replace(task.training, train=list(examples)), options, watch)
+    return keep_best(task, options.settings, result, watch.start, watch.reason)

@@ -11,19 +11,18 @@ from transformers import set_seed
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
-from rewrite.align.alignment_trainer import AlignmentTrainer, AlignTask, RunOptions, load_reference, run_alignment
+from rewrite.align.alignment_trainer import AlignmentTrainer, AlignTask, load_reference, run_alignment
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.pairs import Pair
 from rewrite.align.settings import DpoSettings
 from rewrite.errors import RewriteError
-from rewrite.sft import checkpoints
 from rewrite.sft.callbacks import log_line
 from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.estimate import estimate
 from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
 from rewrite.sft.rows import TrainingRows
-from rewrite.sft.run import TrainingResult, TrainingRun, training_arguments
+from rewrite.sft.run import RunOptions, TrainingResult, TrainingRun, training_arguments
 from rewrite.sft.train import context_length, dataset_processes
 from rewrite.speedups.right_padding import drop_padding_mask
 from rewrite.template import Template
@@ -60,11 +59,9 @@ def train_dpo(
     dataset, rows = _build_rows(task.template, tokenizer, pairs, min(settings.max_tokens, context_length(task.base)))
     if rows.cut or rows.dropped:
         log_line(f"max_tokens {settings.max_tokens}: {rows.cut} pairs lose candidates, {rows.dropped} are left out")
-    folder = options.folder / "checkpoints"
     alone = world_size() == 1  # several processes would look for cached log-probabilities in each other's folders
-    shared = training_arguments(folder, settings, task.metric, options.cuda)
     arguments = DPOConfig(
-        **shared | {"logging_steps": options.logging_steps(len(dataset))},
+        **training_arguments(options, task.metric) | {"logging_steps": options.logging_steps(len(dataset))},
         beta=algo.beta,
         loss_type=list(algo.loss),
         loss_weights=list(algo.weights) or None,
@@ -74,9 +71,7 @@ def train_dpo(
     )
     if is_main_process():
         estimate(task.base, settings, rows, arguments.device, bool(arguments.bf16), world_size()).log()
-        checkpoints.remove_torn(folder)
-    arguments.distributed_state.wait_for_everyone()
-    run = TrainingRun(options.folder, settings, task.metric, options.resume, options.progress)
+    run = TrainingRun(options, task.metric, arguments.distributed_state.wait_for_everyone)
     watch = CollapseWatch(align_task.limits)
     set_seed(settings.seed)
     trainer = DpoAlignmentTrainer(

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from rewrite.align.settings import AlignTraining, GrpoSettings, PpoSettings, RlooSettings
+from rewrite.align.settings import GrpoSettings, PpoSettings, RlooSettings
+from rewrite.settings import SftSettings
 from rewrite.sft.estimate import (
     EFFICIENCY,
     ModelSize,
@@ -57,7 +58,7 @@ class RolloutPlan:
     """Answers of a step that share a prompt, which is read once for them."""
 
 
-def plan_rollouts(algo: OnlineSettings, settings: AlignTraining, recorded: bool, shared: bool = False) -> RolloutPlan:
+def plan_rollouts(algo: OnlineSettings, settings: SftSettings, recorded: bool, shared: bool = False) -> RolloutPlan:
     """The plan on a device that can (not) record steps, with a model whose answers can (not) share a prompt."""
     batch = settings.batch_size
     if isinstance(algo, PpoSettings):
@@ -73,7 +74,7 @@ def plan_rollouts(algo: OnlineSettings, settings: AlignTraining, recorded: bool,
 
 def estimate_online(
     base: Path,
-    settings: AlignTraining,
+    settings: SftSettings,
     algo: OnlineSettings,
     prompts: Sequence[int],
     device: torch.device,
@@ -122,7 +123,7 @@ def _reference_bytes(size: ModelSize, algo: OnlineSettings) -> int:
 
 
 def _training_bytes(
-    size: ModelSize, settings: AlignTraining, algo: OnlineSettings, plan: RolloutPlan, longest: int, half: bool
+    size: ModelSize, settings: SftSettings, algo: OnlineSettings, plan: RolloutPlan, longest: int, half: bool
 ) -> int:
     """Bytes of a training step. PPO keeps the scores of the whole vocabulary; a shared prompt is kept once, but its
     keys and values once per head of every answer."""

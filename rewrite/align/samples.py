@@ -7,24 +7,46 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from rewrite.align.query import AlignQuery, RewardFunction, unique_queries
 from rewrite.align.settings import SampleSettings
 from rewrite.errors import RewriteError
 from rewrite.rewriter import Rewriter
 from rewrite.settings import Sampling
+from rewrite.sft.examples import Example
 from rewrite.template import drop_cut_line
 from rewrite.types import Answer
 
 PATTERN = "samples-*.jsonl"
 EQUAL = 1e-9
 """Rewards that differ by less are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignQuery:
+    """An example of one data set."""
+
+    source: str
+    example: Example
+
+    @property
+    def key(self) -> str:
+        """Name of the query among those of all data sets."""
+        return f"{self.source}/{self.example.id}"
+
+
+RewardFunction = Callable[[Sequence[AlignQuery], Sequence[Answer]], list[float]]
+"""One reward per answer to the query of the same index. Failures are raised; a failure is never a number."""
+
+
+def unique_queries(queries: Sequence[AlignQuery]) -> list[AlignQuery]:
+    """Each query once, in the order of first appearance."""
+    return list({query.key: query for query in queries}.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,6 @@ class TransformersBackend:
         return None if tokens is None else int(tokens)
 
     def count(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Tokens of each prompt, chat template included."""
         return [len(tokens) for tokens in encode(self._tokenizer, prompts)]
 
     def generate(

@@ -197,11 +197,9 @@ class ServerStream:
 
     @property
     def capacity(self) -> int:
-        """Number of further prompts that it takes now."""
         return self._capacity - len(self._keys)
 
     def push(self, prompts: Sequence[tuple[str, Prompt]]) -> None:
-        """Takes prompts, each with a unique key."""
         for key, prompt in prompts:
             self._keys[self._pool.submit(self._send, prompt, self._stop)] = key
 
@@ -218,7 +216,6 @@ class ServerStream:
         return results
 
     def close(self) -> None:
-        """Drops the prompts in flight."""
         self._stop.set()
         for future in self._keys:
             future.cancel()

@@ -63,11 +63,9 @@ class BatchStream:
 
     @property
     def capacity(self) -> int:
-        """Number of further prompts that it takes now."""
         return self._size - len(self._held)
 
     def push(self, prompts: Sequence[tuple[str, Prompt]]) -> None:
-        """Takes prompts, each with a unique key."""
         self._held.extend(prompts)
 
     def pull(self) -> list[StreamResult]:
@@ -77,7 +75,6 @@ class BatchStream:
         return [(key, answered) for (key, _), answered in zip(held, answers, strict=True)]
 
     def close(self) -> None:
-        """Drops the pushed prompts."""
         self._held = []
 
 

@@ -55,7 +55,6 @@ class VllmBackend:
         return int(self._engine.llm.llm_engine.model_config.max_model_len)
 
     def count(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Tokens of each prompt, chat template included."""
         return [len(tokens) for tokens in encode(self._tokenizer, prompts)]
 
     def encode(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[int]]:
@@ -97,11 +96,9 @@ class VllmStream:
 
     @property
     def capacity(self) -> int:
-        """Number of further prompts that it takes now."""
         return self._capacity - len(self._in_flight)
 
     def push(self, prompts: Sequence[tuple[str, Prompt]]) -> None:
-        """Takes prompts, each with a unique key."""
         encoded = self._backend.encode([prompt for _, prompt in prompts], self._sampling)
         for (key, _), tokens in zip(prompts, encoded, strict=True):
             try:
@@ -123,7 +120,6 @@ class VllmStream:
         return []
 
     def close(self) -> None:
-        """Drops the prompts in flight."""
         self._engine.abort_request(list(self._in_flight))
         self._in_flight.clear()
 

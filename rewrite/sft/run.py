@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,19 +39,40 @@ class TrainingResult:
     """Rewrites of dev by step, since the run was started or resumed."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Settings and folder of a run."""
+
+    settings: SftSettings
+    folder: Path
+    resume: bool
+    progress: bool
+    cuda: bool
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.folder / "checkpoints"
+
+    def logging_steps(self, rows: int) -> int:
+        """Steps between two log lines: fifty lines per run, or one every ten steps."""
+        batch = self.settings.batch_size * self.settings.gradient_accumulation_steps * world_size()
+        return max(1, min(10, int(rows * self.settings.epochs / batch) // 50))
+
+
 class TrainingRun:
     """One leg of a run in a folder: the checkpoint that it resumes from, the metrics log and the callbacks."""
 
-    def __init__(
-        self, folder: Path, settings: SftSettings, metric: str, resume: bool, progress: bool, every: int = 1
-    ) -> None:
-        """Is made in every process after torn checkpoints are removed. No checkpoint comes between `every` steps that
-        learn from answers drawn before the first of them."""
-        self._every = every
-        self._folder, self._settings, self.metric, self._progress = folder, settings, metric, progress
-        self.last = checkpoints.last(folder / "checkpoints") if resume else None
+    def __init__(self, options: RunOptions, metric: str, wait: Callable[[], None], every: int = 1) -> None:
+        """Removes torn checkpoints and finds the last one, in all processes, which `wait` for each other. No checkpoint
+        comes between `every` steps that learn from answers drawn before the first of them."""
+        if is_main_process():
+            checkpoints.remove_torn(options.checkpoints)
+        wait()
+        self._options, self._settings, self.metric, self._every = options, options.settings, metric, every
+        self.last = checkpoints.last(options.checkpoints) if options.resume else None
         self.state = checkpoints.read_state(self.last) if self.last else {}
-        log = MetricsLog(folder, int(self.state.get("global_step", 0))) if is_main_process() else None
+        log = MetricsLog(options.folder, int(self.state.get("global_step", 0))) if is_main_process() else None
         self.recorder = MetricsRecorder(log) if log else None
         self.stopper = GracefulStop(every)
 
@@ -90,8 +111,8 @@ class TrainingRun:
             if "tensorboard" in self._settings.report_to:
                 from torch.utils.tensorboard import SummaryWriter
 
-                trainer.add_callback(TensorBoardCallback(SummaryWriter(str(self._folder / "tensorboard"))))  # type: ignore[no-untyped-call]
-        if self._progress and is_main_process():
+                trainer.add_callback(TensorBoardCallback(SummaryWriter(str(self._options.folder / "tensorboard"))))  # type: ignore[no-untyped-call]
+        if self._options.progress and is_main_process():
             trainer.add_callback(ProgressBar)
 
     def result(self, trainer: DevEvalTrainer, tokenizer: Any, facts: dict[str, Any]) -> TrainingResult:
@@ -122,8 +143,9 @@ class TrainingRun:
         return TrainingResult(model, tokenizer, best, int(state.best_global_step or 0), history, facts, rewrites)
 
 
-def training_arguments(folder: Path, settings: SftSettings, metric: str, cuda: bool) -> dict[str, Any]:
+def training_arguments(options: RunOptions, metric: str) -> dict[str, Any]:
     """The library's arguments that all trainers share."""
+    settings, cuda = options.settings, options.cuda
     if cuda and world_size() == 1 and torch.cuda.device_count() > 1:
         count = torch.cuda.device_count()
         raise RewriteError(
@@ -132,7 +154,7 @@ def training_arguments(folder: Path, settings: SftSettings, metric: str, cuda: b
         )
     half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
     return {
-        "output_dir": str(folder),
+        "output_dir": str(options.checkpoints),
         "num_train_epochs": settings.epochs,
         "per_device_train_batch_size": settings.batch_size,
         "per_device_eval_batch_size": settings.batch_size,

@@ -15,15 +15,13 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from rewrite.backends.model_folder import loading
-from rewrite.settings import SftSettings
-from rewrite.sft import checkpoints
 from rewrite.sft.callbacks import TrainingWatch, log_line
 from rewrite.sft.dev_eval_trainer import DevEvalTrainer, RewriterTask, check_finite
 from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.estimate import estimate
 from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
 from rewrite.sft.rows import TrainingRows, build_rows
-from rewrite.sft.run import NEVER, TrainingResult, TrainingRun, training_arguments
+from rewrite.sft.run import NEVER, RunOptions, TrainingResult, TrainingRun, training_arguments
 from rewrite.speedups.right_padding import drop_padding_mask
 
 MANY_ROWS = 5_000
@@ -43,38 +41,29 @@ class RewriterTrainer(DevEvalTrainer, SFTTrainer):
         return output
 
 
-def train(
-    task: RewriterTask,
-    settings: SftSettings,
-    folder: Path,
-    resume: bool,
-    progress: bool,
-    cuda: bool,
-    watch: TrainingWatch | None = None,
-) -> TrainingResult:
-    """Trains in `folder/checkpoints`; with `resume` it continues a stopped or killed run.
+def train(task: RewriterTask, options: RunOptions, watch: TrainingWatch | None = None) -> TrainingResult:
+    """Trains in the folder's checkpoints; with `resume` it continues a stopped or killed run.
 
     A `watch` gets the dev metrics before the first step. A run that it ended is not trained further when resumed.
     """
-    silence_progress(progress)
+    settings = options.settings
+    silence_progress(options.progress)
     tokenizer = load_training_tokenizer(task.base)
     max_tokens = min(settings.max_tokens, context_length(task.base))
     rows = build_rows(task.template, tokenizer, task.train, max_tokens)
     dev = build_rows(task.template, tokenizer, task.dev, max_tokens)
     if rows.cut or rows.dropped:
         log_line(f"max_tokens {settings.max_tokens}: {rows.cut} examples lose candidates, {rows.dropped} are left out")
-    arguments = _arguments(folder / "checkpoints", settings, task.metric, len(rows.prompts), cuda)
+    arguments = _arguments(options, task.metric, len(rows.prompts))
     if is_main_process():
         actual = replace(settings, packing=bool(arguments.packing))
         estimate(task.base, actual, rows, arguments.device, bool(arguments.bf16), world_size()).log()
-        checkpoints.remove_torn(folder / "checkpoints")
-    arguments.distributed_state.wait_for_everyone()
-    run = TrainingRun(folder, settings, task.metric, resume, progress)
+    run = TrainingRun(options, task.metric, arguments.distributed_state.wait_for_everyone)
     set_seed(settings.seed)  # before the adapter is made: it starts at random
     trainer = RewriterTrainer(
         task,
         run.recorder,
-        progress,
+        options.progress,
         model=load_policy(task.base, task.adapter, settings.attention, bool(arguments.packing)),
         args=arguments,
         train_dataset=_dataset(rows),
@@ -85,7 +74,7 @@ def train(
     )
     drop_padding_mask(trainer)
     if watch is not None:
-        watch.start = trainer.evaluate_start(folder)
+        watch.start = trainer.evaluate_start(options.folder)
         watch.reason = watch.stop_reason(run.state.get("log_history", ()))
     run.train(trainer, is_over=watch is not None and bool(watch.reason))
     facts = {
@@ -113,11 +102,13 @@ def _dataset(rows: TrainingRows) -> Dataset:
     return Dataset.from_dict({"prompt": rows.prompts, "completion": rows.completions})
 
 
-def _arguments(folder: Path, settings: SftSettings, metric: str, rows: int, cuda: bool) -> SFTConfig:
-    packing = settings.packing if settings.packing is not None else cuda and bool(is_flash_attn_2_available())
+def _arguments(options: RunOptions, metric: str, rows: int) -> SFTConfig:
+    packing = options.settings.packing
+    if packing is None:
+        packing = options.cuda and bool(is_flash_attn_2_available())
     return SFTConfig(
-        **training_arguments(folder, settings, metric, cuda),
-        max_length=settings.max_tokens,
+        **training_arguments(options, metric),
+        max_length=options.settings.max_tokens,
         packing=packing,
         completion_only_loss=True,
         dataset_num_proc=dataset_processes(rows),

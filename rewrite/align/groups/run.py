@@ -9,21 +9,20 @@ from transformers import set_seed
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.rloo_config import RLOOConfig
 
-from rewrite.align.alignment_trainer import AlignTask, RunOptions, run_alignment
+from rewrite.align.alignment_trainer import AlignTask, run_alignment
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.estimate import estimate_online
 from rewrite.align.groups.trainers import GrpoAlignmentTrainer, RlooAlignmentTrainer, TrlReward, retry_generation
-from rewrite.align.query import AlignQuery
+from rewrite.align.samples import AlignQuery
 from rewrite.align.settings import GrpoSettings, RlooSettings
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.backends.model_folder import encode
 from rewrite.errors import RewriteError
 from rewrite.rewriter import fit_prompts
-from rewrite.sft import checkpoints
 from rewrite.sft.callbacks import log_line
 from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
-from rewrite.sft.run import TrainingResult, TrainingRun, training_arguments
+from rewrite.sft.run import RunOptions, TrainingResult, TrainingRun, training_arguments
 from rewrite.speedups.right_padding import is_before_ampere, pad_right
 from rewrite.speedups.shared_prompts import can_share, share_prompts
 from rewrite.types import Prompt
@@ -40,11 +39,8 @@ def train_groups(align_task: AlignTask, options: RunOptions, algo: GrpoSettings 
     answers = _answers_per_batch(algo, options)
     tokenizer = load_training_tokenizer(task.base)
     arguments = _arguments(options, algo, task.metric, len(align_task.queries))
-    if is_main_process():
-        checkpoints.remove_torn(options.folder / "checkpoints")
-    arguments.distributed_state.wait_for_everyone()
     steps = algo.steps * algo.iterations
-    run = TrainingRun(options.folder, settings, task.metric, options.resume, options.progress, steps)
+    run = TrainingRun(options, task.metric, arguments.distributed_state.wait_for_everyone, steps)
     watch = CollapseWatch(align_task.limits)
     set_seed(settings.seed)
     model = load_policy(task.base, task.adapter, settings.attention)
@@ -137,7 +133,7 @@ def _left_over(queries: int, batch: int) -> int:
 
 def _arguments(options: RunOptions, algo: GrpoSettings | RlooSettings, metric: str, rows: int) -> Any:
     settings, use_vllm = options.settings, algo.engine != "transformers"
-    arguments = training_arguments(options.folder / "checkpoints", settings, metric, options.cuda) | {
+    arguments = training_arguments(options, metric) | {
         "num_generations": algo.answers,
         "num_generations_eval": 1,
         "max_completion_length": algo.max_tokens,

@@ -11,7 +11,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
 from rewrite.align.alignment_trainer import AlignmentTrainer
-from rewrite.align.query import AlignQuery, RewardFunction
+from rewrite.align.samples import AlignQuery, RewardFunction
 from rewrite.backends.in_process import TransformersBackend
 from rewrite.errors import BackendDown
 from rewrite.settings import Sampling

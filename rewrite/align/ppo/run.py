@@ -17,23 +17,24 @@ from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import TrainerControl, TrainerState, set_seed
 
-from rewrite.align.alignment_trainer import AlignTask, RunOptions, keep_best, load_reference
+from rewrite.align.alignment_trainer import AlignTask, keep_best, load_reference
 from rewrite.align.collapse import CollapseWatch
 from rewrite.align.estimate import estimate_online
 from rewrite.align.groups.run import add_reward_time, select_fitting
 from rewrite.align.ppo.trainer import ActorCritic, Ppo, Tokens
-from rewrite.align.query import AlignQuery
-from rewrite.align.settings import AlignTraining, PpoSettings
+from rewrite.align.samples import AlignQuery
+from rewrite.align.settings import PpoSettings
 from rewrite.backends.model_folder import encode
 from rewrite.errors import RewriteError
 from rewrite.folder import disk_errors
+from rewrite.settings import SftSettings
 from rewrite.sft import checkpoints
 from rewrite.sft.callbacks import EvaluationSchedule
 from rewrite.sft.dev_eval_trainer import check_finite, evaluate_on_main
 from rewrite.sft.distributed import is_main_process, world_size
 from rewrite.sft.metrics_log import read_start_metrics
 from rewrite.sft.models import load_policy, load_training_tokenizer, lora_config, silence_progress
-from rewrite.sft.run import TrainingResult, TrainingRun, training_arguments
+from rewrite.sft.run import RunOptions, TrainingResult, TrainingRun, training_arguments
 from rewrite.types import Answer
 
 WEIGHTS, OPTIMIZER = "policy.safetensors", "optimizer.pt"
@@ -47,11 +48,8 @@ def train_ppo(align_task: AlignTask, options: RunOptions, algo: PpoSettings) -> 
         raise RewriteError(f"ppo reports to tensorboard and metrics.jsonl alone; leave {others[0]} out of report_to")
     if settings.gradient_checkpointing:
         raise RewriteError("ppo keeps all activations; leave gradient_checkpointing out, lower algo.minibatch_size")
-    half = bool(training_arguments(options.folder / "checkpoints", settings, task.metric, options.cuda)["bf16"])
+    half = bool(training_arguments(options, task.metric)["bf16"])
     accelerator = Accelerator(cpu=not options.cuda, mixed_precision="bf16" if half else "no")
-    if is_main_process():
-        checkpoints.remove_torn(options.folder / "checkpoints")
-    accelerator.wait_for_everyone()
     tokenizer = load_training_tokenizer(task.base)
     set_seed(settings.seed)
     policy = load_policy(task.base, task.adapter, settings.attention)
@@ -85,8 +83,8 @@ class _PpoLoop:
         self._task, self._options, self._ppo, self._accelerator = task, options, ppo, accelerator
         self._tokenizer, self._queries, self._prompts = tokenizer, queries, prompts
         settings, metric = options.settings, task.training.metric
-        self._folder, self._metric = options.folder / "checkpoints", f"eval_{metric}"
-        self._run = TrainingRun(options.folder, settings, metric, options.resume, options.progress)
+        self._folder, self._metric = options.checkpoints, f"eval_{metric}"
+        self._run = TrainingRun(options, metric, accelerator.wait_for_everyone)
         self._watch, self._control = CollapseWatch(task.limits), TrainerControl()
         batch = settings.batch_size * accelerator.num_processes
         self._state = TrainerState(max_steps=max(1, math.ceil(settings.epochs * len(queries) / batch)))
@@ -233,7 +231,7 @@ class _PpoLoop:
         return {name: weight for name, weight in self._ppo.model.named_parameters() if weight.requires_grad}
 
 
-def learning_rate_share(settings: AlignTraining, step: int, steps: int) -> float:
+def learning_rate_share(settings: SftSettings, step: int, steps: int) -> float:
     """Share of the learning rate at a step: warm-up, then the schedule."""
     warm = math.ceil(settings.warmup * steps)
     if step < warm:

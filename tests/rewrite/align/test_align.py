@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rewrite.align import dpo
-from rewrite.align.alignment_trainer import AlignTask, RunOptions
+from rewrite.align.alignment_trainer import AlignTask
 from rewrite.align.best_of_n import train_best_of_n
 from rewrite.align.blends import choose_blend
 from rewrite.align.dpo import lost_likelihood, train_dpo
@@ -27,7 +27,7 @@ from rewrite.align.groups.run import train_groups
 from rewrite.align.groups.trainers import GroupTrainer, retry_server
 from rewrite.align.pairs import Pair
 from rewrite.align.ppo.run import learning_rate_share, train_ppo
-from rewrite.align.query import AlignQuery
+from rewrite.align.samples import AlignQuery
 from rewrite.align.settings import (
     AlgoSettings,
     AlignTraining,
@@ -43,7 +43,7 @@ from rewrite.settings import LoraSettings
 from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.examples import Example
 from rewrite.sft.models import load_policy
-from rewrite.sft.run import TrainingResult
+from rewrite.sft.run import RunOptions, TrainingResult
 from rewrite.speedups.decoding import Decoding
 from rewrite.speedups.shared_prompts import SharedPrompts
 from rewrite.template import Template
@@ -393,8 +393,8 @@ def test_dev_chooses_how_much_of_the_way_is_kept(
 
     def run(name: str, scores: Sequence[float], *blends: float) -> TrainingResult:
         told = iter(scores)
-        goal = _goal(base, held, lambda rewrites: {"score": next(told)})
-        return train_dpo(goal, _leg(tmp_path / name, method=method, blends=blends), PAIRS, DpoSettings())
+        goal = replace(_goal(base, held, lambda rewrites: {"score": next(told)}), blends=blends)
+        return train_dpo(goal, _leg(tmp_path / name, method=method), PAIRS, DpoSettings())
 
     end, kept = run("end", (0, 1, 2)), run("kept", (0, 1, 2, 2, 4, 3), 0.25, 0.5, 0.75)
     assert kept.facts["blends"] == {"1": 2, "0.75": 2, "0.5": 4, "0.25": 3}

@@ -17,8 +17,7 @@ from rewrite.align.best_of_n import best_examples
 from rewrite.align.collapse import collapse_reason, last_collapse
 from rewrite.align.pairs import Pair, make_pairs, pairs_of, read_pairs, write_pairs
 from rewrite.align.probe import probe
-from rewrite.align.query import AlignQuery
-from rewrite.align.samples import ScoredSample, draw_samples, read_samples
+from rewrite.align.samples import AlignQuery, ScoredSample, draw_samples, read_samples
 from rewrite.align.settings import (
     AlignTraining,
     BestOfNSettings,

@@ -25,7 +25,7 @@ from rewrite.settings import LoraSettings, Sampling, SftSettings, TransformersSe
 from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.examples import Example
 from rewrite.sft.models import load_policy
-from rewrite.sft.run import TrainingResult
+from rewrite.sft.run import RunOptions, TrainingResult
 from rewrite.sft.train import train
 from rewrite.speedups.right_padding import drop_padding_mask
 from rewrite.template import Template
@@ -58,7 +58,7 @@ def _task(base: Path, judge: Callable[[Sequence[Rewrite]], dict[str, float]] = _
 
 def _run(task: RewriterTask, work: Path, settings: SftSettings = SETTINGS, resume: bool = False) -> TrainingResult:
     work.mkdir(exist_ok=True)
-    return train(task, settings, work, resume, progress=False, cuda=False)
+    return train(task, RunOptions(settings, work, resume, progress=False, cuda=False))
 
 
 def _stopping(
