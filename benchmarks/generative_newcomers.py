@@ -4,8 +4,8 @@
     python benchmarks/generative_newcomers.py --kind toolweaver …    # or dense (untuned), or tuned
 
 Prints recall@5 of gold tools, for trained and for added tools, as `rewrite-index add` adds them. toolgen: with a token
-made from the tool's document, and from its name. toolweaver: in the nearest free code, in the code that the model
-generates for the document, and by a token made from the document. Then after `build --resume` has trained them in.
+made from the tool's document, and from its name. toolweaver: in the nearest free code,
+and by a token made from the document. Then after `build --resume` has trained them in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from retrievers.weaver.settings import QuantiserSettings, ToolWeaverSettings
 
 DOCUMENT_BATCH = 32
 """Documents per step: with more, a small catalogue has too few steps to learn."""
-WAYS = {"toolgen": ("from documents", "from names"), "toolweaver": ("nearest", "generated", "token")}
+WAYS = {"toolgen": ("from documents", "from names"), "toolweaver": ("nearest", "token")}
 """How codes of added tools are made: the default first."""
 Facts = dict[str, Any]
 

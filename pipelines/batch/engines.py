@@ -17,7 +17,7 @@ from pipelines.batch.expand import Expander, FinishedChunk
 from pipelines.batch.journal import BAD, GOOD, ChunkJournal, RowCounts
 from pipelines.batch.plan import BatchPlan, load_parts
 from pipelines.batch.rows import InputRow, RowReader
-from pipelines.batch.sources import Chunk, ChunkSource, InputFile
+from pipelines.batch.sources import Chunk, InputFile
 from retrievers.errors import BadInput
 
 
@@ -25,7 +25,7 @@ from retrievers.errors import BadInput
 class PendingChunks:
     """The chunks of a source that are not done yet. Small enough to be sent to other machines."""
 
-    source: ChunkSource
+    source: InputFile
     size: int
     skip: frozenset[int]
     only: dict[int, frozenset[int]] | None = None
@@ -58,14 +58,16 @@ class InProcessEngine:
     device: str | None = None
 
     def run(self, pending: PendingChunks, cache: AnswerCache) -> Iterator[FinishedChunk]:
+        return self.expand(pending.chunks(), pending.size, cache)
+
+    def expand(self, chunks: Iterator[Chunk], size: int, cache: AnswerCache) -> Iterator[FinishedChunk]:
         """Load models only where there is a chunk to expand."""
-        chunks = pending.chunks()
         first = next(chunks, None)
         if first is None:
             return
         parts = load_parts(self.plan, self.device)
         expander = Expander(parts, self.reader, self.plan.key_function(), cache, self.plan.config.k)
-        yield from expander.run(chain([first], chunks), pending.size)
+        yield from expander.run(chain([first], chunks), size)
 
 
 def pending_bad_rows(source: InputFile, size: int, reader: RowReader, journal: ChunkJournal) -> PendingChunks:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from pipelines.batch.rows import Raw, UnusableRow, shape_of
 from pipelines.batch.settings import InputFormat, InputSettings, Shape
@@ -35,14 +35,6 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 Chunk = tuple[int, list[tuple[int, Raw]]]
 """The number of the chunk, and its rows with their numbers."""
-
-
-class ChunkSource(Protocol):
-    """Rows in chunks."""
-
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """All rows, `size` at a time."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

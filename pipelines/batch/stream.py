@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
 from pipelines.batch.answer_cache import AnswerCache
-from pipelines.batch.engines import InProcessEngine, PendingChunks
+from pipelines.batch.engines import InProcessEngine
 from pipelines.batch.expand import FinishedChunk
 from pipelines.batch.journal import BAD, GOOD, RowCounts
 from pipelines.batch.outputs import error_record, make_output
 from pipelines.batch.plan import BatchPlan
 from pipelines.batch.rows import RowReader, shape_of
-from pipelines.batch.sources import Chunk, InputFile, InputPipe
+from pipelines.batch.sources import InputFile, InputPipe
 from pipelines.batch.summary import BatchSummary, ProgressReporter, check_bad_share, summarise
 from retrievers.errors import BadInput
-
-
-@dataclass(frozen=True, slots=True)
-class _StartedSource:
-    """A source whose first chunk was read."""
-
-    first: Chunk
-    rest: Iterator[Chunk]
-
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        return itertools.chain([self.first], self.rest)
 
 
 def stream_rows(
@@ -50,8 +38,8 @@ def stream_rows(
     with tempfile.TemporaryDirectory() as scratch:
         cache = AnswerCache(Path(config.cache).expanduser() if config.cache else Path(scratch) / "answers.sqlite")
         try:
-            pending = PendingChunks(_StartedSource(first, rest), config.chunk_size, frozenset())
-            chunks = InProcessEngine(plan, reader, device).run(pending, cache)
+            engine = InProcessEngine(plan, reader, device)
+            chunks = engine.expand(chain([first], rest), config.chunk_size, cache)
             for chunk in _cache_and_order(chunks, cache, config.order == "input"):
                 write([line[1:] for line in chunk.lines if line.startswith(GOOD)])
                 out.flush()

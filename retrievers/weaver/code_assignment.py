@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,22 +70,10 @@ class TrainedQuantiser:
         sums: np.ndarray = sum(self.books[level][codes[:, level]] for level in levels).astype(np.float32)
         return sums
 
-    def assign_new(
-        self,
-        vectors: np.ndarray,
-        taken: Collection[CodePath],
-        known: KnownCodes,
-        branches: int,
-        choose: Callable[[int, list[CodePath]], CodePath],
-    ) -> list[CodePath]:
-        """Free codes for tools added after training, in order; `choose` picks among several candidates of a tool."""
+    def assign_new(self, vectors: np.ndarray, taken: Collection[CodePath], known: KnownCodes) -> list[CodePath]:
+        """The nearest free codes for tools added after training, in order."""
         free = FreeCodes(self.books, taken, known)
-        paths = []
-        for index, point in enumerate(self.points(vectors)):
-            candidates = free.nearest(point, branches)
-            paths.append(candidates[0] if len(candidates) == 1 else choose(index, candidates))
-            free.take(paths[-1])
-        return paths
+        return [free.take_nearest(point) for point in self.points(vectors)]
 
 
 @dataclass(frozen=True, slots=True)

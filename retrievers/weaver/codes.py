@@ -75,29 +75,19 @@ class FreeCodes:
 
     def take_nearest(self, point: np.ndarray) -> CodePath:
         """Take the code of the nearest branch with room at each level."""
-        (path,) = self.nearest(point, 1)
+        check_capacity(len(self._taken) + 1, self._levels, self._size)
+        path: CodePath = ()
+        left = point.astype(np.float64)
+        for level, book in enumerate(self._books):
+            capacity = self._size ** (self._levels - level - 1)
+            order = np.lexsort((np.arange(self._size), squared_distances(left[None], book)[0])).tolist()
+            if self._known is not None:
+                known = self._known[level]
+                order.sort(key=lambda code, known=known: code not in known)
+            code = next(code for code in order if self._load[(*path, code)] < capacity)
+            path, left = (*path, code), left - book[code]
         self.take(path)
         return path
-
-    def nearest(self, point: np.ndarray, branches: int) -> list[CodePath]:
-        """Free codes, the nearest first: up to `branches` branches with room per level."""
-        check_capacity(len(self._taken) + 1, self._levels, self._size)
-        paths: list[tuple[CodePath, np.ndarray]] = [((), point.astype(np.float64))]
-        for level, book in enumerate(self._books):
-            paths = [
-                ((*prefix, code), left - book[code])
-                for prefix, left in paths
-                for code in self._free_branches(prefix, left, level)[:branches]
-            ]
-        return [path for path, _ in paths]
-
-    def _free_branches(self, prefix: CodePath, left: np.ndarray, level: int) -> list[int]:
-        capacity = self._size ** (self._levels - level - 1)
-        order = np.lexsort((np.arange(self._size), squared_distances(left[None], self._books[level])[0])).tolist()
-        if self._known is not None:
-            known = self._known[level]
-            order.sort(key=lambda code: code not in known)
-        return [code for code in order if self._load[(*prefix, code)] < capacity]
 
     def take(self, path: CodePath) -> None:
         """Mark a code as taken."""

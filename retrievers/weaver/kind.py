@@ -22,9 +22,6 @@ from retrievers.base import Retriever
 from retrievers.dense.embeddings import embed
 from retrievers.errors import BadInput
 from retrievers.generative.code_table import SECOND_MOMENT, CodeTable, encoder_array
-from retrievers.generative.decoding.beam import beam_search
-from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder
-from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.kind import PADDING, GenerativeKind, unpack_codes
 from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.generative.token_schemes import AssignedCodes, Code, name_in_words
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
 
 CODES_FILE = "0-codes.safetensors"
 """The codes of a training in progress, in its work folder."""
-BRANCHES = 6
-"""Candidates per level among which the model chooses a new tool's code (`new_tools: generated`)."""
 
 
 class ToolWeaverKind(GenerativeKind):
@@ -155,19 +150,8 @@ class ToolWeaverKind(GenerativeKind):
             embed(self._encoder, texts, self._context),
             set(map(self._path, self._taken())),
             known,
-            BRANCHES if self._settings.new_tools == "generated" else 1,
-            lambda index, candidates: self._likeliest(texts[index], candidates),
         )
         return list(map(self._tokens, paths))
-
-    def _likeliest(self, text: str, candidates: Sequence[CodePath]) -> CodePath:
-        """The candidate that the model is likeliest to generate for a document."""
-        chat = self._language.chat
-        prompt = chat.query_prompt(text, self._settings.max_length)
-        decoder = LocalDecoder(ExtendedVocabulary(self._language), [prompt], False)
-        trie = Trie([self._tokens(path) for path in candidates], range(len(candidates)), chat.end)
-        ((ends, scores),) = beam_search(decoder, 1, trie, self._settings.beams, 1, True)
-        return candidates[trie.rows[int(ends[int(scores.argmax())])][0]]
 
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]

@@ -39,7 +39,6 @@ class ToolWeaverSettings(GenerativeSettings):
     """How the model learns the codes; co-usage is counted in the same data."""
     kind: Literal["toolweaver"] = "toolweaver"
     quantiser: QuantiserSettings = QuantiserSettings()
-    new_tools: Literal["nearest", "generated", "token"] = "nearest"
-    """The code of a tool added later: the nearest free one, or of the nearest free ones the one that the model
-    generates for its document. `token`: the nearest free one, with a token of its own, made from its document, until
-    it is trained in."""
+    new_tools: Literal["nearest", "token"] = "nearest"
+    """A tool added later gets the nearest free code. `token`: and, until it is trained in, a token of its own that is
+    made from its document."""

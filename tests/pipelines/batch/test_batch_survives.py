@@ -33,7 +33,7 @@ from retrievers.index import build
 from rewrite.settings import RulesSettings
 
 RULES = RewriterSettings(template="needs", backend=RulesSettings())
-RANDOM_KILLS = 50
+RANDOM_KILLS = 25
 FILES = ("out.jsonl", "out.jsonl.errors.jsonl")
 
 

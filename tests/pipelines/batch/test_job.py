@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from doubles import BM25_ONLY, ScriptedBackend, plain_context, tiny_model, varied_tools
-from paths import ROOT
 
 from pipelines.batch.api import rewrite_batch, run
 from pipelines.batch.settings import BatchConfig, InputSettings
@@ -393,7 +392,8 @@ def test_a_backend_that_dies_loses_nothing(
 
 def test_the_command_reads_and_writes_pipes(tmp_path: Path, rows: Path) -> None:
     command = [sys.executable, "-c", "from pipelines.cli.main import batch; raise SystemExit(batch())", "-", "-"]
-    config = ROOT / "configs" / "batch" / "rules.yaml"
+    config = tmp_path / "rules.yaml"
+    config.write_text("rewriter: {template: needs, backend: {kind: rules}}\n")
     content = rows.read_bytes() + b"{broken\n"
     done = subprocess.run([*command, "--config", str(config)], input=content, capture_output=True)
     assert done.returncode == 0, done.stderr

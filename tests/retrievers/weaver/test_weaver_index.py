@@ -185,12 +185,12 @@ def test_a_new_tool_is_found_at_once_and_trained_in_by_building_further(
     assert len(after["model.embed_tokens.weight"]) == size  # a tool costs no row
     assert branches(folder, context) == codes
     model = folder / index.manifest.retrievers["toolweaver"].model
-    kind = make_kind(toolweaver(toy_lm, further, new_tools="generated"), context, model)
+    kind = make_kind(toolweaver(toy_lm, further), context, model)
     kind.see_existing_rows(index.blocks("toolweaver"))  # type: ignore[attr-defined]
     later = [replace(new, id=f"later{i}") for i in range(3)]
     rows = kind.tool_rows(later, [document(tool) for tool in later])["codes"].tolist()  # type: ignore[attr-defined]
     taken = [row for block in index.blocks("toolweaver") for row in block.arrays["codes"].tolist()]
-    assert len({tuple(row) for row in [*rows, *taken]}) == 12  # free ones, said by the model
+    assert len({tuple(row) for row in [*rows, *taken]}) == 12  # free ones
     wider = {"toolweaver": toolweaver(toy_lm, further, replace(QUANTISER, codebook_size=8))}
     with pytest.raises(BadInput, match="was trained with 3 levels of 4 codes, got 3 of 8"):
         build(folder, [*TOOLS, new], wider, context, training={"toolweaver": [more]}, resume=True)
