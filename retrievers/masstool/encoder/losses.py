@@ -21,7 +21,7 @@ from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.masstool import losses
 from retrievers.masstool.encoder.tokens import TokenTable, embed, embed_parts, encode
 from retrievers.masstool.encoder.vote_matrix import VoteMatrix
-from retrievers.masstool.graph import Edges, column_of, make_edges, scatter_columns, scene_members
+from retrievers.masstool.graph import Edges, column_of, gold_shares, make_edges, scatter_columns, scene_members
 from retrievers.masstool.normalize import normalize
 from retrievers.masstool.settings import EncoderTuning
 from retrievers.training_set import Labels, TrainingSet
@@ -157,7 +157,7 @@ class JointLoss:
         self.documents = TokenTable(model, data.documents, document_prompt, device)
         self.dev = TokenTable(model, data.dev.queries, query_prompt, device)
         self._edges = make_edges(data.train.gold, len(data.documents)).to(device)
-        self._shares = VoteMatrix(self._edges).shares
+        self._shares = gold_shares(self._edges)
         self.candidates = CandidateDocuments(model, data, self.documents, tuning, seed, device)
         self._gold_columns = column_of(self._edges.tools, self.candidates.columns, self._edges.num_tools)
         self.scenes: SceneLoss | None = None
