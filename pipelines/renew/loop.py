@@ -67,7 +67,7 @@ def renew(config: RenewConfig, context: Context) -> RenewResult:
             collected = _close(waiting, read_outcome(waiting) or {}, PROMOTED)
             return RenewResult(None, collected, None, f"{waiting.name} was better before, and is promoted now")
         folder = open_round(config)
-        snapshot(Path(config.live.index), folder / LIVE, config.wait)
+        snapshot(Path(config.live.index), folder / LIVE)
         live = Index(folder / LIVE, context)
         fixed = load_fixed_sets(config.fixed_sets, live.tools, config.seed)
         facts, reason = _collect(config, folder, live, fixed)

@@ -18,20 +18,21 @@ from retrievers.files import disk_room, sync_folder, writer_lock
 from retrievers.index import build_like
 from retrievers.index import manifest as manifests
 from retrievers.index.manifest import Manifest
+from retrievers.index.writer import WAIT
 from retrievers.kind import Context
 
 BEFORE = "rewriter-before"
 """Link to the rewriter that was live before the round; missing: there was none."""
 
 
-def snapshot(live: Path, target: Path, wait: float) -> None:
+def snapshot(live: Path, target: Path) -> None:
     """Keep the live index under another name. Files of an index never change, so links are as good as copies."""
     if (target / manifests.NAME).exists():
         return
     manifests.read(live)  # before the lock, which would create the folder
     part = target.with_name(f".part-{target.name}")
     shutil.rmtree(part, ignore_errors=True)
-    with disk_room(target), writer_lock(live, wait):
+    with disk_room(target), writer_lock(live, WAIT):
         manifest, _ = manifests.read(live)
         for entry in manifest.entries():
             copy = part / entry.file
@@ -87,7 +88,7 @@ def _replace_retrievers(config: RenewConfig, new: Path, old: Path, context: Cont
             f"the retrievers of {live} were replaced by another process since this round began, so that its "
             f"comparison no longer holds: remove {new.parent}, and start another round"
         )
-    build_like(live, None, wanted, new, context, config.wait)
+    build_like(live, None, wanted, new, context, WAIT)
 
 
 def _retrievers(manifest: Manifest) -> dict[str, object]:

@@ -87,6 +87,6 @@ def repeats_last_round(folder: Path, config: RenewConfig, digest: str) -> str:
 
 
 def _has_config(folder: Path, config: RenewConfig) -> bool:
-    """True if the round has this config, apart from keys that change no result."""
+    """True if the round has this config, apart from `promote`."""
     stored = configs.load(folder / CONFIG, RenewConfig)
-    return replace(stored, promote=True, wait=0.0) == replace(config, promote=True, wait=0.0)
+    return replace(stored, promote=config.promote) == config

@@ -12,7 +12,6 @@ from pipelines.database.settings import DatabaseSettings
 from pipelines.rewriters import RewriterSettings
 from pipelines.train.dev_evaluator import DevSettings
 from retrievers.errors import BadInput
-from retrievers.index.writer import WAIT
 from retrievers.registry import RetrieverSettings, check_names
 from retrievers.settings import RewriteFusion
 from reward.metrics import DEPTH, parse_metric
@@ -127,8 +126,6 @@ class RenewConfig:
     promote: bool = True
     """Promote a better candidate; false: only report it."""
     seed: Annotated[int, Ge(0)] = 0
-    wait: Annotated[float, Ge(0)] = WAIT
-    """Seconds to wait for another writer of the live index."""
 
     def __post_init__(self) -> None:
         if not self.fixed_sets:
