@@ -21,26 +21,15 @@ from retrievers.types import Tool
 
 def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     """The functions of a list, a wrapped list or a JSONL file, with their locations."""
-    if source.is_lines:
-        for location, row in source.rows():
-            yield location, _tool(row, location)
-        return
-    for location, value in _values(source):
-        yield location, _tool(as_object(value, location), location)
-
-
-def _values(source: CatalogueSource) -> Iterator[tuple[str, object]]:
-    document = source.document
-    if isinstance(document, list):
-        yield from ((f"{source.path}, entry {number + 1}", value) for number, value in enumerate(document))
-        return
-    document = as_object(document, str(source.path))
-    wrapper = next((name for name in ("tools", "functions") if name in document), None)
-    if wrapper is None:
-        yield str(source.path), document
-        return
-    for number, value in enumerate(list_at(document, wrapper, str(source.path))):
-        yield f"{source.path}, {wrapper}[{number}]", value
+    is_one_object = not source.is_lines and isinstance(source.document, dict)
+    for location, value in source.entries():
+        wrapper = next((name for name in ("tools", "functions") if is_one_object and name in value), None)
+        if wrapper is None:
+            yield location, _tool(value, location)
+            continue
+        for number, inner in enumerate(list_at(value, wrapper, location)):
+            where = f"{location}, {wrapper}[{number}]"
+            yield where, _tool(as_object(inner, where), where)
 
 
 def _tool(value: Mapping[str, object], location: str) -> Tool:

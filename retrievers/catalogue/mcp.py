@@ -19,7 +19,7 @@ from retrievers.types import Tool
 def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     """The tools of one answer or of a list of answers, with their locations."""
     last: tuple[str, Mapping[str, object]] | None = None
-    for last in _answers(source):
+    for last in source.entries():
         location, value = last
         yield from _entry(value, location, "")
     if last is not None and _has_next_page(last[1]):
@@ -27,17 +27,6 @@ def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
             f"{last[0]}: the server has more tools (nextCursor); put all its pages into one list, or let "
             "`rewrite-index mcp` ask for them"
         )
-
-
-def _answers(source: CatalogueSource) -> Iterator[tuple[str, Mapping[str, object]]]:
-    if source.is_lines:
-        yield from source.rows()
-    elif isinstance(source.document, list):
-        for number, value in enumerate(source.document):
-            location = f"{source.path}, entry {number + 1}"
-            yield location, as_object(value, location)
-    else:
-        yield str(source.path), as_object(source.document, str(source.path))
 
 
 def _has_next_page(value: Mapping[str, object]) -> bool:

@@ -86,6 +86,17 @@ class CatalogueSource:
                 raise BadInput(f"{location}: broken JSON, {json_problem(error)}; fix or remove the line") from None
             yield location, as_object(value, location)
 
+    def entries(self) -> Iterator[tuple[str, dict[str, object]]]:
+        """The objects of a JSONL file or a JSON list, or the one object of the file, with their locations."""
+        if self.is_lines:
+            yield from self.rows()
+        elif isinstance(self.document, list):
+            for number, value in enumerate(self.document, 1):
+                location = f"{self.path}, entry {number}"
+                yield location, as_object(value, location)
+        else:
+            yield str(self.path), as_object(self.document, str(self.path))
+
     def _lines(self) -> Iterator[tuple[int, str]]:
         # Not splitlines(): JSON strings may hold U+2028 and its kin, which end no line of a JSONL file.
         for number, line in enumerate(self.text.split("\n"), start=1):

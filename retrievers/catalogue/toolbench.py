@@ -25,19 +25,12 @@ def tool_files(folder: Path) -> list[Path]:
 
 def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     """The APIs of one file or of every file in a folder, with their locations."""
-    if not source.is_folder:
-        yield from _file(source, category="")
-        return
-    for path in tool_files(source.path):
-        yield from _file(CatalogueSource.at(path), category=path.absolute().parent.name)
-
-
-def _file(source: CatalogueSource, category: str) -> Iterator[tuple[str, Tool]]:
-    document = source.document
-    values = document if isinstance(document, list) else [document]
-    for number, value in enumerate(values):
-        location = str(source.path) if value is document else f"{source.path}, entry {number + 1}"
-        yield from _apis(as_object(value, location), location, category)
+    files = [(source, "")]
+    if source.is_folder:
+        files = [(CatalogueSource.at(path), path.absolute().parent.name) for path in tool_files(source.path)]
+    for file, category in files:
+        for location, value in file.entries():
+            yield from _apis(value, location, category)
 
 
 def _apis(value: Mapping[str, object], location: str, category: str) -> Iterator[tuple[str, Tool]]:

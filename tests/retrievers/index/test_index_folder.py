@@ -133,7 +133,7 @@ def test_removing_everything_is_refused(folder: Path) -> None:
 
 def test_empty_and_doubled_catalogues_are_refused_and_create_nothing(folder: Path, tmp_path: Path) -> None:
     before = state(tmp_path)
-    for tools, told in (([], "empty"), ([TOOLS[30], TOOLS[31], TOOLS[30]], f"'{IDS[30]}' stands twice")):
+    for tools, told in (([], "empty"), ([TOOLS[30], TOOLS[31], TOOLS[30]], f"'{IDS[30]}' is in the catalogue twice")):
         with pytest.raises(BadInput, match=told):
             add(folder, tools, CONTEXT)
         with pytest.raises(BadInput, match=told):

@@ -70,7 +70,7 @@ def test_the_caps_hold_for_every_list(providers: list[str], k: int, share: float
 
 
 def test_a_provider_has_one_tier() -> None:
-    with pytest.raises(BadInput, match="two tiers"):
+    with pytest.raises(BadInput, match="named twice"):
         TrustSettings(vetted=("A",), blocked=("a",))
 
 
