@@ -272,6 +272,15 @@ def test_a_training_query_does_not_see_its_own_gold_edges() -> None:
     assert not torch.allclose(found[True][0], found[True][1], atol=1e-3)
 
 
+@pytest.mark.parametrize(("faithful", "losses_by_epoch"), [(True, (0.254309, 0.246202)), (False, (1.804553, 1.373815))])
+def test_losses_are_those_of_the_published_figures(faithful: bool, losses_by_epoch: tuple[float, float]) -> None:
+    """Recorded when the published figures were made: the same seeds, draws and order of operations."""
+    settings = replace(SETTINGS, faithful=faithful)
+    trainer = trainer_class(settings)(LESSONS, settings, CONTEXT)
+    trainer.warm_up()
+    assert [trainer.epoch(number) for number in range(2)] == pytest.approx(losses_by_epoch, rel=1e-3)
+
+
 def test_the_losses_are_what_they_say() -> None:
     chance = np.random.default_rng(0)
     logits, needs = chance.normal(size=8), chance.integers(0, 2, 8).astype(bool)
