@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievers.errors import IndexBroken
-from retrievers.masstool.faithful import heads_class
+from retrievers.masstool.faithful import trainer_class
 from retrievers.masstool.model import Heads
 from retrievers.masstool.neighbour_transfer import transferred_shifts
 from retrievers.masstool.settings import MassToolSettings, Modules
@@ -121,7 +121,7 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
             state, pool = parts["heads"], parts["pool"]
             with torch.random.fork_rng(devices=[]):
                 sizes = pool["keys"].shape[1], len(state["residual"]), len(state["queries"])
-                heads = heads_class(settings)(settings, *sizes).eval()
+                heads = trainer_class(settings).heads_class(settings, *sizes).eval()
             heads.word_weights = state["word_weights"]
             heads.load_state_dict(state)
             return Artifacts(

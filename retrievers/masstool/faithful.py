@@ -144,11 +144,6 @@ def double_softmax(logits: Tensor, needs: Tensor) -> Tensor:
     return functional.cross_entropy(torch.softmax(logits, dim=-1), needs.long())
 
 
-def heads_class(settings: MassToolSettings) -> type[Heads]:
-    """Class of the heads that these settings ask for."""
-    return FaithfulHeads if settings.faithful else Heads
-
-
 def trainer_class(settings: MassToolSettings) -> type[HeadTrainer]:
-    """Class of the trainer that these settings ask for."""
+    """Class of the trainer, which names that of the heads, for these settings."""
     return FaithfulTrainer if settings.faithful else HeadTrainer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,8 @@ class MassToolKind:
         dimensions = blocks[0].arrays["vectors"].shape[1]
         dense = Dense(self._encoder, blocks, rows, fingerprint)
         artifacts = self.artifacts(dimensions)
-        signals = _StackedRows([block.arrays.get("signals", block.arrays["vectors"]) for block in blocks])
+        arrays = [block.arrays.get("signals", block.arrays["vectors"]) for block in blocks]
+        signals = partial(_read_rows, arrays)
         live = {rows.ids[row]: int(row) for row in np.flatnonzero(rows.live)}
         keys, pairs = self._confirmed or (np.zeros((0, dimensions), np.float32), [])
         pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, {query for query, _ in pairs})
@@ -89,18 +91,12 @@ class MassToolKind:
         return kind(self._encoder, dense, artifacts, pool, confirmed, rows)
 
 
-class _StackedRows:
-    """Rows of several stacked arrays, read only where they are needed."""
-
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
-        self._arrays = arrays
-        self._ends = np.cumsum([len(array) for array in arrays])
-
-    def __getitem__(self, rows: list[int]) -> np.ndarray:
-        wanted = np.asarray(rows, dtype=np.int64)
-        values = np.empty((len(wanted), self._arrays[0].shape[1]), np.float32)
-        owners = np.searchsorted(self._ends, wanted, side="right")
-        for owner, array in enumerate(self._arrays):
-            here = owners == owner
-            values[here] = array[wanted[here] - (self._ends[owner] - len(array))]
-        return values
+def _read_rows(arrays: Sequence[np.ndarray], rows: list[int]) -> np.ndarray:
+    """Some rows of several stacked arrays, without reading the others."""
+    wanted, ends = np.asarray(rows, dtype=np.int64), np.cumsum([len(array) for array in arrays])
+    values = np.empty((len(wanted), arrays[0].shape[1]), np.float32)
+    owners = np.searchsorted(ends, wanted, side="right")
+    for owner, array in enumerate(arrays):
+        here = owners == owner
+        values[here] = array[wanted[here] - (ends[owner] - len(array))]
+    return values

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,6 @@ from retrievers.masstool.model import Neighbours, ToolVectors
 from retrievers.types import ToolId
 
 
-class Signals(Protocol):
-    """Signals of an index's tools by row."""
-
-    def __getitem__(self, rows: list[int], /) -> np.ndarray: ...
-
-
 class Pool:
     """Pool queries over the tools of one version of an index."""
 
@@ -28,10 +22,10 @@ class Pool:
         keys: np.ndarray,
         pairs: Sequence[Pair],
         rows: Mapping[ToolId, int],
-        signals: Signals,
+        signals: Callable[[list[int]], np.ndarray],
         replaced: Collection[str] = (),
     ) -> None:
-        """`rows` are the live tools; `replaced` are queries that no longer count.
+        """`rows`: the live tools; `signals`: returns the signals of rows; `replaced`: queries that no longer count.
 
         A removed tool loses its edges, and a query without edges is no neighbour of any other.
         """
@@ -44,7 +38,7 @@ class Pool:
         self.live = np.fromiter((bool(tools) for tools in gold), bool, len(gold))
         self.view = full_view(make_edges([[index[row] for row in tools] for tools in gold], len(used)))
         padded = np.zeros((len(used) + 1, keys.shape[1]), np.float32)
-        padded[: len(used)] = signals[used]
+        padded[: len(used)] = signals(used)
         self.tools = ToolVectors(*(torch.from_numpy(padded),) * 3)
         self._graph: Any = None
 
