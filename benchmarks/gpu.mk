@@ -66,7 +66,7 @@ WIDE := {toolgen: {retriever: toolgen, index: runs/toollens/toolgen-unmemorised}
 $(call job,eval-weaver-wide,index-toollens-weaver-wide index-toollens-toolgen-unmemorised,$(EVAL)/toollens-weaver.yaml \
   --set output=runs/toollens/eval-weaver-wide --set "systems=$(WIDE)")
 $(call job,weaver-newcomers,,python benchmarks/generative_newcomers.py --kind toolweaver --data data/toollens --text description \
-  --weave 2 256 --epochs 12 4 --learning-rate 5e-4 --no-further)
+  --quantiser 2 256 --epochs 12 4 --learning-rate 5e-4 --no-further)
 comma := ,
 $(call job,tuned-toolbench,index-toolbench-tuned,$(EVAL)/untrained.yaml --set dataset=toolbench --set group_by=group \
   --set output=runs/toolbench/eval-tuned \

@@ -1,4 +1,4 @@
-"""Tools that are called by words which mean nothing: what a tiny model can learn while a test waits."""
+"""Tools with meaningless names and a tiny model that learns them in seconds."""
 
 from __future__ import annotations
 

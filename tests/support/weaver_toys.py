@@ -1,4 +1,4 @@
-"""A ToolWeaver of toys: the tools of `generative_toys`, woven and taught while a test waits."""
+"""A tiny ToolWeaver of the tools in `generative_toys`, trained in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mathematics of woven codes, against brute force: even shares, co-usage, and a code of its own for every tool."""
+"""The mathematics of learned codes against brute force: balanced use, co-usage, unique codes."""
 
 from __future__ import annotations
 
@@ -270,11 +270,11 @@ def _paths(model: Quantiser, vectors: np.ndarray) -> list[list[int]]:
 
 def test_plain_arrays_say_what_the_encoder_says() -> None:
     vectors = unit(30)
-    woven = assign_codes(vectors, NOBODY, SMALL, "cpu")
+    assignment = assign_codes(vectors, NOBODY, SMALL, "cpu")
     model = train_quantiser(vectors, NOBODY, SMALL, "cpu")
     with torch.no_grad():
         wanted = model.points(torch.from_numpy(vectors)).numpy()
-    assert np.allclose(woven.quantiser.points(vectors), wanted, atol=1e-5)
+    assert np.allclose(assignment.quantiser.points(vectors), wanted, atol=1e-5)
 
 
 def test_evenness_is_one_for_equal_shares_and_zero_for_one_code() -> None:

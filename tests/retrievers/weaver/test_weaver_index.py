@@ -64,11 +64,11 @@ def test_all_stages_and_the_codes_report(taught: Path) -> None:
     assert [facts["stages"][name]["examples"] for name in ("memorise", "retrieve", "agent")] == [8, 49, 16]
     assert facts["new tokens"] == 12
     assert facts["parameters added"] == 12 * 64
-    woven = facts["codes"]
-    assert (woven["tools"], woven["tokens"], woven["tools that share a code"]) == (8, 12, 0)
-    assert len(woven["entropy by level"]) == 3
-    assert all(0 <= value <= 1 for value in woven["entropy by level"])
-    assert woven["pairs used together"] == 1
+    codes = facts["codes"]
+    assert (codes["tools"], codes["tokens"], codes["tools that share a code"]) == (8, 12, 0)
+    assert len(codes["entropy by level"]) == 3
+    assert all(0 <= value <= 1 for value in codes["entropy by level"])
+    assert codes["pairs used together"] == 1
     assert [path.name for path in taught.glob("*.safetensors")] == ["model.safetensors"]  # vLLM loads every one
 
 
