@@ -85,12 +85,7 @@ class BatchJob:
                 cache.close()
 
     def _expand(
-        self,
-        engine: ChunkEngine,
-        pending: PendingChunks,
-        journal: ChunkJournal,
-        cache: AnswerCache,
-        show: bool | None,
+        self, engine: ChunkEngine, pending: PendingChunks, journal: ChunkJournal, cache: AnswerCache, show: bool | None
     ) -> tuple[float, float, int]:
         """Expand the pending chunks; return seconds, rows per second, and the rows finished before."""
         total = RowCounts() if self.retry else journal.counts()

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 from tqdm import tqdm
 
@@ -24,21 +24,14 @@ class TooManyBadRows(BadInput):
 
 
 @dataclass(slots=True)
-class BatchSummary:
+class BatchSummary(RowCounts):
     """A finished job in figures."""
 
-    output: str
-    rows: int
-    bad: int
-    answered: int
-    """Utterances that the model answered; equal ones count once, cached ones not at all."""
-    parsed: float | None
+    output: str = ""
+    parsed: float | None = None
     """The share of rows whose answer could be parsed; None without a rewriter."""
-    fallbacks: int
+    fallbacks: int = 0
     """Rows that keep the raw query: too long for the model, or answered with nothing usable."""
-    tokens: int
-    lines: int
-    statuses: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     rows_per_second: float = 0.0
     resumed: int = 0
@@ -118,15 +111,10 @@ def summarise(total: RowCounts, output: str, seconds: float, rate: float, resume
     good = total.rows - total.bad
     fallbacks = total.statuses.get("unparseable", 0) + total.statuses.get("too-long", 0)
     return BatchSummary(
+        **asdict(total),
         output=output,
-        rows=total.rows,
-        bad=total.bad,
-        answered=total.answered,
         parsed=1 - fallbacks / good if total.statuses and good else None,
         fallbacks=fallbacks,
-        tokens=total.tokens,
-        lines=total.lines,
-        statuses=total.statuses,
         seconds=round(seconds, 3),
         rows_per_second=round(rate, 2),
         resumed=resumed,

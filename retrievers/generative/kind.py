@@ -180,7 +180,7 @@ class GenerativeKind(ABC):
             if over_all_tokens:
                 raise BadInput(
                     "engine: vllm returns probabilities among the tokens that may follow; "
-                    f"it needs `scores: catalogue`, got {self._settings.scores!r}",
+                    f"it needs `scores: catalogue`, got {self._settings.scores!r}"
                 )
             return VllmModel(self._language, inputs, outputs, codes, self._context, self._settings).start
         from retrievers.generative.decoding.local_model import ExtendedVocabulary, LocalDecoder

@@ -18,14 +18,7 @@ import torch
 from retrievers.files import disk_room
 from retrievers.out_of_memory import report_out_of_memory
 from retrievers.weaver.co_usage import CoUsage
-from retrievers.weaver.codes import (
-    CodePath,
-    FreeCodes,
-    KnownCodes,
-    assign_unique_paths,
-    check_capacity,
-    usage_entropy,
-)
+from retrievers.weaver.codes import CodePath, FreeCodes, KnownCodes, assign_unique_paths, check_capacity, usage_entropy
 from retrievers.weaver.quantiser import Quantiser
 from retrievers.weaver.quantiser_training import train_quantiser
 from retrievers.weaver.settings import QuantiserSettings

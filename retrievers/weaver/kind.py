@@ -66,7 +66,7 @@ class ToolWeaverKind(GenerativeKind):
         if shape != wanted:
             raise BadInput(
                 f"the index was trained with {shape[0]} levels of {shape[1]} codes, got {wanted[0]} of {wanted[1]}; "
-                "build it again without --resume",
+                "build it again without --resume"
             )
         return table
 
@@ -103,7 +103,7 @@ class ToolWeaverKind(GenerativeKind):
             return arrays
         if table.own_logit is None or SECOND_MOMENT not in table.arrays:
             raise BadInput(
-                "the index lacks what a new tool's token is made from; build it again, or set new_tools: nearest",
+                "the index lacks what a new tool's token is made from; build it again, or set new_tools: nearest"
             )
         language = self._language
         prompts = [language.chat.query_prompt(clean(documents[index]), self._settings.max_length) for index in new]
@@ -147,9 +147,7 @@ class ToolWeaverKind(GenerativeKind):
         table.check_encoder(self._encoder.fingerprint)
         known = [{self._path(code)[level] for code in table.codes.values()} for level in range(self._levels)]
         paths = TrainedQuantiser(table.arrays).assign_new(
-            embed(self._encoder, texts, self._context),
-            set(map(self._path, self._taken())),
-            known,
+            embed(self._encoder, texts, self._context), set(map(self._path, self._taken())), known
         )
         return list(map(self._tokens, paths))
 

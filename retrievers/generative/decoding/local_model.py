@@ -22,7 +22,6 @@ class ExtendedVocabulary:
         self._inputs, self._outputs = (
             torch.from_numpy(none if rows is None else rows).float().to(language.device) for rows in (inputs, outputs)
         )
-        self.count = language.vocab_size + len(self._inputs)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The input embeddings of tokens."""

@@ -56,11 +56,7 @@ def retrieval_examples(
 
 
 def agent_examples(
-    trajectories: Sequence[Trajectory],
-    documents: Mapping[ToolId, str],
-    codes: Codes,
-    chat: ChatFormat,
-    max_length: int,
+    trajectories: Sequence[Trajectory], documents: Mapping[ToolId, str], codes: Codes, chat: ChatFormat, max_length: int
 ) -> list[TokenExample]:
     """Whole trajectories; one that is too long is cut after its last turn that fits."""
     examples = []
