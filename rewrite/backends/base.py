@@ -49,7 +49,13 @@ class ModelFreeBackend:
     rejects_long_prompts = True
     context = None
 
-    def __init__(self, model: Path | None, adapter: Path | None) -> None:
+    def __init__(
+        self,
+        settings: BackendSettings,
+        model: Path | None = None,
+        adapter: Path | None = None,
+        device: str | None = None,
+    ) -> None:
         if model is not None or adapter is not None:
             raise RewriteError("rules and replayed rewrites need no model; leave `base` and `path` out")
 

@@ -27,7 +27,7 @@ class ReplayBackend(ModelFreeBackend):
         adapter: Path | None = None,
         device: str | None = None,
     ) -> None:
-        super().__init__(model, adapter)
+        super().__init__(settings, model, adapter)
         self._path = Path(settings.path).expanduser()
         self._answers = read_rewrites(self._path, settings.rewriter)
 

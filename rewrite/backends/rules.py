@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rewrite.backends.base import ModelFreeBackend
 from rewrite.rules import reduce_text, split_clauses
-from rewrite.settings import RulesSettings, Sampling
+from rewrite.settings import Sampling
 from rewrite.types import Answer, Prompt
 
 
 class RulesBackend(ModelFreeBackend):
     """Answers with the last message's own clauses, reduced; NONE where nothing can be reduced."""
-
-    def __init__(
-        self, settings: RulesSettings, model: Path | None = None, adapter: Path | None = None, device: str | None = None
-    ) -> None:
-        super().__init__(model, adapter)
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, show_progress: bool = False
