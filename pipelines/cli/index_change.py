@@ -13,7 +13,7 @@ from pathlib import Path
 from pipelines import config as configs
 from pipelines.context import make_context
 from pipelines.index.build import IndexConfig, build_index, read_tools
-from pipelines.index.training_summary import learned
+from pipelines.index.training_summary import training_lines
 from pipelines.serve.catalogue.feedback import read_feedback
 from retrievers.errors import BadInput
 from retrievers.index import Change, add, confirm, remove
@@ -29,7 +29,7 @@ def run_build(arguments: argparse.Namespace) -> int:
         f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
         f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
     )
-    for line in learned(Path(config.index)):
+    for line in training_lines(Path(config.index)):
         print(line)
     return 0
 

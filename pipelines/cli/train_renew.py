@@ -10,7 +10,7 @@ from typing import Any
 from pipelines import config as configs
 from pipelines.context import make_context
 from pipelines.exit_codes import error_line, exit_code
-from pipelines.index.training_summary import learned
+from pipelines.index.training_summary import training_lines
 from pipelines.renew.loop import preview, renew, roll_back
 from pipelines.renew.report import headline
 from pipelines.renew.rounds import CANDIDATE
@@ -35,7 +35,7 @@ def run_renew(arguments: argparse.Namespace) -> int:
         print(f"no round was made: {result.outcome}")
         return 0
     if result.folder is not None and config.retrain.kind == "index":
-        for line in learned(result.folder / CANDIDATE):
+        for line in training_lines(result.folder / CANDIDATE):
             print(f"retrained {line.strip()}")
     print(headline(result.verdict))
     print(f"{result.outcome}: {result.folder}/report.html, verdict.json")

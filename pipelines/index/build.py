@@ -1,4 +1,4 @@
-"""What an index config says, and a build from it."""
+"""Config of an index, and a build from it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class IndexConfig:
     """`rewrite-index build`."""
 
     index: str
-    """The folder to write."""
+    """Folder to write."""
     catalogue: tuple[str, ...]
     """Files or folders, of any format the readers know, or `bundled:sample`."""
     retrievers: dict[str, RetrieverSettings]
     """name -> kind and settings"""
     format: str | None = None
-    """The catalogues' format; recognised from their content when not given."""
+    """Format of the catalogues; None: recognised by their content."""
     text: tuple[str, ...] = field(default=FIELDS)
-    """Which parts of a tool are indexed."""
+    """Parts of a tool that are indexed."""
 
     def __post_init__(self) -> None:
         if not self.catalogue:
-            raise BadInput("there is no catalogue to index", "catalogue")
+            raise BadInput("name at least one catalogue, got none", "catalogue")
         unknown = [part for part in self.text if part not in FIELDS]
         if unknown or not self.text:
-            raise BadInput(f"made of {', '.join(FIELDS)}, not {', '.join(unknown) or 'nothing'}", "text")
+            raise BadInput(f"must consist of {', '.join(FIELDS)}, got {', '.join(unknown) or 'nothing'}", "text")
         if self.format is not None and self.format not in FORMATS:
             raise BadInput(f"no format {self.format!r}; formats are {', '.join(FORMATS)}", "format")
         check_names(self.retrievers)
@@ -58,7 +58,7 @@ def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool
     for tool in tools:
         if tool.id in seen:
             raise BadInput(
-                f"the tool id {tool.id!r} stands in more than one of {', '.join(sources)}; ids must be unique: "
+                f"the tool id {tool.id!r} is in more than one of {', '.join(sources)}; ids must be unique: "
                 "leave one out, or give MCP servers names (`rewrite-index mcp --name`)"
             )
         seen[tool.id] = tool
@@ -72,7 +72,7 @@ def build_index(
     resume: bool = False,
     tools: Sequence[Tool] | None = None,
 ) -> Change:
-    """Reads the catalogues, unless the tools are at hand, trains what is to be trained, and builds."""
+    """Read the catalogues, unless `tools` are given, train, and build."""
     tools = read_tools(config.catalogue, config.format) if tools is None else tools
     training = {}
     for name, settings in config.retrievers.items():

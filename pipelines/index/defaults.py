@@ -1,4 +1,4 @@
-"""What is used when nobody says otherwise. Chosen on dev, never on test: docs/choosing.md has the figures."""
+"""Defaults of retriever, threshold and index, chosen on dev: docs/choosing.md has the figures."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from retrievers.index.manifest import Manifest
 log = logging.getLogger("rewrite-serve")
 AUTO = "auto"
 UNTRAINED = ("hybrid", "dense", "milvus", "bm25")
-"""Kinds that nothing was learned for, the best first."""
-SAMPLE_LEAST = 0.4
-"""On the sample's dev .97 of the utterances that need a tool pass; it says nothing of other indexes."""
+"""Kinds without training, the best first."""
+SAMPLE_THRESHOLD = 0.4
+"""Keeps .97 of the sample's dev utterances that need a tool; not meant for other indexes."""
 
 
 def best_retriever(index: Index) -> str:
-    """The retriever of an index that is taken where none is named; of equals, the first in the manifest."""
+    """Default retriever of an index; of equals, the first in the manifest."""
     parts = index.manifest.retrievers
-    return min(parts, key=lambda name: (_place(index.manifest, name), list(parts).index(name)))
+    return min(parts, key=lambda name: (_priority(index.manifest, name), list(parts).index(name)))
 
 
-def _place(manifest: Manifest, name: str) -> int:
+def _priority(manifest: Manifest, name: str) -> int:
     settings = manifest.retrievers[name].settings
     kind, learned = settings["kind"], settings.get("train") is not None
     if kind == "masstool" and learned:
-        return 0  # votes of earlier queries, and a detector
+        return 0  # has votes of earlier queries, and a detector
     if kind == "dense" and learned:
         return 1
     if kind in UNTRAINED:
         return 2 + UNTRAINED.index(kind)
-    return 10  # models that know the tools by heart are asked by name: they forget what they were not taught
+    return 10  # generative models are used by name only: they do not find tools they were not trained on
 
 
 def default_threshold(reference: str) -> float | None:
-    """From which probability on an utterance needs a tool, where nobody says; None: as the index's own dev chose."""
-    return SAMPLE_LEAST if reference == SAMPLE else None
+    """Default threshold of the detector; None: the one that dev chose for the index."""
+    return SAMPLE_THRESHOLD if reference == SAMPLE else None
 
 
 def index_folder(reference: str) -> Path:
-    """The folder of an index; `bundled:sample` is a copy of the one that ships, made once, which may be changed."""
+    """Folder of an index; `bundled:sample` is a copy of the one that ships, made once, which may be changed."""
     if reference != SAMPLE:
         return Path(reference).expanduser()
     shipped = sample_folder() / "index"
@@ -59,13 +59,13 @@ def index_folder(reference: str) -> Path:
             work = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
             try:
                 shutil.copytree(shipped, work, dirs_exist_ok=True)
-                _put(work, target)
+                _move_into_place(work, target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     return target
 
 
-def _put(work: Path, target: Path) -> None:
+def _move_into_place(work: Path, target: Path) -> None:
     try:
         os.rename(work, target)
     except OSError:
@@ -73,10 +73,10 @@ def _put(work: Path, target: Path) -> None:
             return
         if not target.exists():
             raise
-        # Damaged; somebody may have added tools to it, so that it is kept.
+        # Damaged. It is kept, since tools may have been added to it.
         aside = tempfile.mkdtemp(prefix=f"{target.name}.damaged-", dir=target.parent)
         os.rename(target, Path(aside) / target.name)
-        log.warning("the copy of the sample in %s was damaged; it is in %s now, and there is a new one", target, aside)
+        log.warning("the copy of the sample in %s was damaged; it was moved to %s and replaced", target, aside)
         os.rename(work, target)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pipelines.context import make_context
-from pipelines.index.training_summary import lines
+from pipelines.index.training_summary import summary_lines
 from pipelines.models import find_model
 from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.dense.tuning.train import rate, tune
@@ -64,9 +64,9 @@ def test_it_learns_words_that_mean_nothing(tuned: Path) -> None:
 
 def test_a_build_says_what_came_of_its_tuning(tuned: Path) -> None:
     facts = json.loads((tuned / "training.json").read_text())
-    [line] = lines(facts)
+    [line] = summary_lines(facts)
     assert line.endswith(f"-> {facts['after']:.3f}; kept is 100% of the tuned weights")
-    [line] = lines(facts | {"blend": "0"})
+    [line] = summary_lines(facts | {"blend": "0"})
     assert "kept is the model as it was" in line
 
 
