@@ -29,7 +29,7 @@ ENVIRONMENT = {
 """Set unless the user has set them."""
 
 
-class VllmEngine:
+class InProcessVllm:
     """A running vLLM."""
 
     def __init__(self, llm: Any) -> None:
@@ -60,14 +60,14 @@ def platform(device: str | None = None) -> str:
     return kind
 
 
-def start(model: Path, dtype: str = "auto", eager: bool | None = None, **options: Any) -> VllmEngine:
+def start(model: Path, dtype: str = "auto", eager: bool | None = None, **options: Any) -> InProcessVllm:
     """Starts vLLM with a model. On a CPU the defaults are float32 and no compilation."""
     on_cpu = platform() == "cpu"
     from vllm import LLM
 
     with keep_random_state(), _hidden_module("llvmlite.binding.ffi"):
         try:
-            return VllmEngine(
+            return InProcessVllm(
                 LLM(
                     model=str(model),
                     dtype="float32" if dtype == "auto" and on_cpu else dtype,
