@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ import yaml
 from doubles import BM25_ONLY, plain_context
 from killing import started
 from processes import CODE
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from waiting import PATIENCE, until
 
 from pipelines.data.sample_data import sample_folder
@@ -33,43 +33,48 @@ from rewrite.types import RewriteRequest
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 TEMPLATE = Template("short", 1, "", "{utterance}")
-ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency", "whole": "- book a table"}
+LESSONS = ("will I need a coat tonight", "300 kronor in euro", "play some jazz", "a table for six in Lyon")
+ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency"}
 
 
-def save_base(tiny: Path, folder: Path) -> Path:
-    """The tiny model with attention heads of 32, the smallest that vLLM takes on a CPU."""
-    config = AutoConfig.from_pretrained(tiny)
-    config.update({"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32})
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny).save_pretrained(folder)
-    return folder
+def train(base: Path, folder: Path, answer: str, merged: Path | None = None) -> None:
+    """Teach an adapter one answer to everything, in a few steps, and save it as training saves rewriters.
 
-
-def train(base: Path, folder: Path, answer: str, whole: bool = False) -> None:
-    """Teach the model one answer to everything, and save it as training saves rewriters.
-
-    `whole`: merged into its model, as `rewrite-train merge` does.
+    `merged`: a folder for the same merged into its model, as `rewrite-train merge` does.
     """
     peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(base)
     torch.manual_seed(0)
-    config = peft.LoraConfig(r=8, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=8,
+        lora_alpha=32,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        layers_to_transform=list(range(22, 30)),  # the last ones: the gradient has a short way
+        task_type="CAUSAL_LM",
+    )
     model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
-    optimizer = torch.optim.AdamW((weight for weight in model.parameters() if weight.requires_grad), lr=1e-2)
-    target = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
-    words = "new words what will the weather be 300 kronor in euro last of all something play".split()
-    for step in range(150):
-        text = " ".join(words[(step * 7 + index * (step % 5 + 1)) % len(words)] for index in range(3 + step % 9))
-        chat = TEMPLATE.render(RewriteRequest(f"{text} {step}"))
-        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
-        tokens, labels = torch.tensor([[*prompt, *target]]), torch.tensor([[*[-100] * len(prompt), *target]])
+    asked = [
+        tokenizer.apply_chat_template(
+            TEMPLATE.render(RewriteRequest(text)), add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        for text in LESSONS
+    ]
+    told = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False)["input_ids"]
+    optimizer = torch.optim.AdamW((weight for weight in model.parameters() if weight.requires_grad), lr=4e-3)
+    for step in range(12):
+        prompt = asked[step % len(asked)]
+        tokens = torch.tensor([[*prompt, *told]])
+        labels = torch.tensor([[*[-100] * len(prompt), *told]])
         model(input_ids=tokens, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    kind, model = ("full", model.merge_and_unload()) if whole else ("lora", model)
-    card = RewriterCard(str(base), fingerprint(base), kind, fusion={"method": "weighted", "raw": 0.5})
+    fusion = {"method": "weighted", "raw": 0.5}
+    card = RewriterCard("bundled:smollm2-135m", fingerprint(base), "lora", fusion=fusion)
     save_rewriter(folder, model, tokenizer, card, TEMPLATE)
+    if merged is not None:
+        save_rewriter(merged, model.merge_and_unload(), tokenizer, replace(card, method="full"), TEMPLATE)
 
 
 class Served:
@@ -106,14 +111,13 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tiny_lm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    base = save_base(tiny_lm, folder / "base")
     for name, answer in ANSWERS.items():
-        train(base, folder / name, answer, whole=name == "whole")
+        train(language_model, folder / name, answer, folder / "whole" if name == "first" else None)
     (folder / "rewriter").symlink_to(folder / "first")
     build(folder / "index", read_catalogue(sample_folder())[::3], BM25_ONLY, plain_context())
-    engine = {"kind": "vllm", "context": 256, "eager": True, "logs": str(folder / "logs")}
+    engine = {"kind": "vllm", "context": 1024, "eager": True, "logs": str(folder / "logs")}
     config = {
         "index": str(folder / "index"),
         "retriever": "bm25",
@@ -220,37 +224,26 @@ def reasons(load: Load) -> set[str | None]:
     return {result["fallback"] and result["fallback"]["reason"] for result in list(load.results)}
 
 
-def test_kill_9_under_load_costs_no_answer_and_it_comes_back(served: Served) -> None:
+def test_kill_9_and_a_restart_for_a_whole_model_cost_no_answer(served: Served) -> None:
+    """vLLM is killed and started again; a whole model takes over by another restart, while the first is under way."""
     [vllm] = served.vllm()
     with Load(served) as load:
         until(lambda: load.errors or load.results)
         vllm.send_signal(signal.SIGKILL)
         served.until("starting")
         until(lambda: load.errors or "starting" in reasons(load))
+        until(lambda: metric(served, "toolrewrite_vllm_starts") == 2, 0.2)
+        put(served, "whole")
     assert load.errors == []
     assert reasons(load) - {None} <= {"unavailable", "starting", "circuit_open", "deadline"}
-    assert "starting" in reasons(load)
     served.until("ready")
     [again] = served.vllm()
     assert again.pid != vllm.pid
-    assert served.search("something new: the weather")["rewrite"]["lines"] == ["convert a currency"]
-    assert "toolrewrite_vllm_starts 2.0" in served.client.get("/metrics").text
-    assert len(list((served.log.parent / "logs").iterdir())) == 2
-
-
-def test_a_whole_model_takes_over_by_a_restart_and_nobody_is_left_without_an_answer(served: Served) -> None:
-    [vllm] = served.vllm()
-    with Load(served, 1) as load:
-        put(served, "whole")
-        served.until("starting")
-        served.until("ready")
-    assert load.errors == []
-    assert reasons(load) - {None} <= {"unavailable", "starting", "circuit_open", "deadline"}
-    [again] = served.vllm()
-    assert again.pid != vllm.pid
     assert "--enable-lora" not in again.cmdline()
-    # What was remembered of the adapter's answers is not said in the new model's name.
-    assert served.search("what will the weather be")["rewrite"]["lines"] == ["book a table"]
+    assert len(list((served.log.parent / "logs").iterdir())) == 3
+    # The answer is the new model's own: the adapters' cached ones are not given in its name.
+    rewrite = served.search("what will the weather be")["rewrite"]
+    assert (rewrite["lines"], rewrite["cached"]) == (["weather forecast by city"], False)
 
 
 def test_sigterm_ends_it_and_all_its_children(served: Served) -> None:
