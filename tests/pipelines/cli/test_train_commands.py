@@ -132,7 +132,7 @@ def test_merge_writes_a_whole_model(
     settings = {"backend": TransformersSettings(dtype="float32"), "sampling": Sampling(max_tokens=8)}
     adapted, _ = make_rewriter(RewriterSettings(path=str(run), **settings), "cpu")  # type: ignore[arg-type]
     merged, facts = make_rewriter(RewriterSettings(path=str(tmp_path / "merged"), **settings), "cpu")  # type: ignore[arg-type]
-    asks = [example.ask for example in read_targets([SftSource(str(run.parent / "targets"))])[0][0].train]
+    asks = [example.request for example in read_targets([SftSource(str(run.parent / "targets"))])[0][0].train]
     assert merged.rewrite(asks) == adapted.rewrite(asks)
     assert facts["method"] == "full"
     assert "exists already" in _refused(capsys, "merge", run, tmp_path / "merged")
@@ -178,7 +178,7 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
     assert "has no chat template" in _refused(capsys, "sft", config_path, "--device", "cpu")
     config_path = _changed(config, tmp_path / "none.yaml", training__report_to=["tensorbord"], **run)
     assert "report_to knows tensorboard" in _refused(capsys, "sft", config_path)
-    config_path = _changed(config, tmp_path / "short.yaml", training__most_tokens=8, **run)
+    config_path = _changed(config, tmp_path / "short.yaml", training__max_tokens=8, **run)
     assert "no example fits into 8 tokens; raise max_tokens" in _refused(capsys, "sft", config_path, "--device", "cpu")
     facts = json.loads((targets / "targets.json").read_text())
     shutil.copytree(targets, tmp_path / "targets")
@@ -204,7 +204,7 @@ def test_targets_that_do_not_say_how_their_retriever_searches_are_taken_all_the_
     assert facts.pop("searches") == "bm25"
     (tmp_path / "old" / "targets.json").write_text(json.dumps(facts))
     (new, old), _ = read_targets([SftSource(str(targets)), SftSource(str(tmp_path / "old"))])
-    assert new.told() == old.told() | {"searches": "bm25"}
+    assert new.summary() == old.summary() | {"searches": "bm25"}
 
 
 def test_targets_of_two_templates_do_not_mix(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tiny_runs import make_data, write
 
+from pipelines import config as configs
 from pipelines.cli import main as cli
 from pipelines.data.dataset import load_dataset
 from pipelines.data.sample_data import SAMPLE
@@ -220,8 +221,8 @@ def test_held_out_queries_are_met_in_align_alone(config: TargetsConfig, context:
     known = {tool for example in both["train"] for tool in example.gold}
     assert any(set(example.gold) - known for example in both["align"])
     assert any(set(example.gold) <= known for example in both["align"])
-    with pytest.raises(BadInput, match="hold_out_queries are shares"):
-        replace(config, hold_out_queries=1.0)
+    with pytest.raises(BadInput, match="hold_out_queries must be less than 1, got 1"):
+        configs.parse(TargetsConfig, {"output": "", "data": "", "index": "", "hold_out_queries": 1.0})
 
 
 def test_queries_whose_tools_were_all_seen_often_enough_are_left_out(

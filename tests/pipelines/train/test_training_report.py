@@ -50,7 +50,7 @@ def test_it_tells_where_the_run_began_and_ended(tmp_path: Path) -> None:
         ({"kept": "start"}, "the start was kept"),
         (
             {"fusion": [{"fusion": {"method": "weighted", "raw": 1.0, "skip_rewrite_above": 0.7}, "score": 0.3}]},
-            "advises not to ask it",
+            "advises not to use it",
         ),
     ],
 )

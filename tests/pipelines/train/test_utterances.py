@@ -83,7 +83,7 @@ def test_what_is_of_use_becomes_a_data_set(
 
     capsys.readouterr()
     assert cli.train(["utterances", written(folder, model)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_the_bundled_template_and_what_models_put_around_an_utterance(folder: Path, model: ModelServer) -> None:
