@@ -52,7 +52,7 @@ def run_job(rows: str, out: str) -> dict[str, float]:
     from rewrite.backends import base
     from rewrite.settings import RulesSettings
 
-    base.KINDS["rules"] = "batch_scale:Scripted"
+    base.BACKENDS["rules"] = "batch_scale:Scripted"
     config = BatchConfig(rewriter=RewriterSettings(template="needs", backend=RulesSettings()), chunk_size=CHUNK)
     started = time.monotonic()
     summary = run(rows, out, config, show=False)

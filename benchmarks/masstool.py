@@ -74,7 +74,7 @@ def epoch(queries: int = 15_181, tools: int = 464) -> dict[str, float]:
 
 def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Dense, Retriever]:
     """Plain dense search and MassTool over the same tools, opened as an index opens them."""
-    from retrievers.dense.retriever import ann
+    from retrievers.dense import ann
 
     chance = np.random.default_rng(1)
     centres = chance.normal(size=(2000, WIDTH)) / WIDTH**0.5

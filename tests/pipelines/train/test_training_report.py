@@ -44,7 +44,7 @@ def test_it_tells_where_the_run_began_and_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "text"),
     [
         ({"collapse": "answers are all alike"}, "Stopped early: answers are all alike."),
         ({"kept": "start"}, "the start was kept"),
