@@ -87,8 +87,8 @@ async function nearest(text, signal) {
   const body = { utterance: text, k: Math.min(PAGE, about?.limits.k ?? PAGE), rewrite: "off" };
   if (provider || category) body.filters = { provider: provider ? [provider] : [], category: category ? [category] : [] };
   const { tools } = (await call("POST", "/v1/search", body, signal)).results[0];
-  const text = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "No tool found";
-  $("catalogue-said").textContent = text;
+  const summary = tools.length ? `The ${count(tools.length, "tool", "tools")} nearest in meaning` : "No tool found";
+  $("catalogue-said").textContent = summary;
   fill($("tools"), list(tools));
 }
 
