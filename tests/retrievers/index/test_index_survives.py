@@ -267,7 +267,7 @@ def _again(folder: Path, scenario: Scenario, is_old: bool) -> None:
 def _running(function: str, *words: object) -> AbstractContextManager[subprocess.Popen[str]]:
     """A process that runs one function of this file."""
     code = f"import sys, test_index_survives as here; here.{function}(*sys.argv[1:])"
-    paths = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    paths = [str(Path(__file__).parent), os.environ["PYTHONPATH"]]
     return started(
         [sys.executable, "-c", code, *map(str, words)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
