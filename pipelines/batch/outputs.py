@@ -11,7 +11,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -56,8 +56,8 @@ class OutputWriter:
             with self._parquet(stream) as write:
                 yield write
             return
-        with ExitStack() as stack:
-            yield self.lines(stack.enter_context(compress(stream, self.compression)))
+        with compress(stream, self.compression) as target:
+            yield self.lines(target)
 
     def lines(self, stream: IO[bytes]) -> Write:
         """A function that writes outcomes into a stream as lines."""
