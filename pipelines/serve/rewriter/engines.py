@@ -85,13 +85,15 @@ class LocalEngine(RewriterEngine):
         """Loads the model, so that a config that cannot work fails at once."""
         super().__init__(setup)
         self._endpoints: list[LocalEndpoint] = []
-        self._first = self._load_backend(self.parts)
+        self._first: Backend | None = self._load_backend(self.parts)
 
     def _load_backend(self, parts: Parts) -> Backend:
         return load_rewriter(self._settings.to_rewriter_settings(), parts, self._device).backend
 
     async def start(self) -> None:
-        await self._add(self.parts, self._first)
+        backend, self._first = self._first, None  # only the endpoint keeps it, so that unloading frees its memory
+        assert backend is not None
+        await self._add(self.parts, backend)
 
     async def load(self, parts: Parts) -> None:
         await self._add(parts, await asyncio.to_thread(self._load_backend, parts))
