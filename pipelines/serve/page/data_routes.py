@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
 
 from pipelines.serve.catalogue.fetch import read_tools
 from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
 from pipelines.serve.http.tool_routes import tool_out
-from pipelines.serve.page import reports, schemas
+from pipelines.serve.page import schemas
 from pipelines.serve.page.assets import REPORT_POLICY
 from retrievers.types import Tool
 
 MAX_LABELS = 500
+REPORT_FILE = "report.html"
+HEAD_BYTES = 262_144
+"""Bytes that are searched for a report's headline, which follows its style."""
+MAX_REPORT_BYTES = 50_000_000
+_TITLE, _HEADLINE = re.compile(r"<title>(.*?)</title>", re.S), re.compile(r"<h1[^>]*>(.*?)</h1>", re.S)
 router = APIRouter(tags=["page"])
 _labels: WeakKeyDictionary[Snapshot, schemas.LabelsResponse] = WeakKeyDictionary()
 
@@ -74,8 +85,9 @@ async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller:
 async def list_reports(gateway: GatewayDep, caller: CallerDep) -> Response:
     """List the reports that the config names."""
     caller.charge("search")
-    listed = await asyncio.to_thread(reports.list_reports, gateway.config.reports)
-    return reply(schemas.ReportsResponse(reports=listed))
+    paths = {name: Path(folder).expanduser() / REPORT_FILE for name, folder in gateway.config.reports.items()}
+    reports = await asyncio.to_thread(lambda: [_describe_report(name, path) for name, path in paths.items()])
+    return reply(schemas.ReportsResponse(reports=reports))
 
 
 @router.get(
@@ -84,13 +96,13 @@ async def list_reports(gateway: GatewayDep, caller: CallerDep) -> Response:
     responses={**errors(404, 422), 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 async def get_report(
-    name: Annotated[str, Path(min_length=1, max_length=64, description="A name of the list.")],
+    name: Annotated[str, PathParameter(min_length=1, max_length=64, description="A name of the list.")],
     gateway: GatewayDep,
     caller: CallerDep,
 ) -> Response:
     """A run's report as one HTML page; its policy allows only its own script, and no network."""
     caller.charge("search")
-    data = await asyncio.to_thread(reports.read_report, gateway.config.reports, name)
+    data = await asyncio.to_thread(_read_report, gateway.config.reports, name)
     headers = {"Content-Security-Policy": REPORT_POLICY, "Cross-Origin-Resource-Policy": "same-origin"}
     return Response(data, headers=headers, media_type="text/html; charset=utf-8")
 
@@ -122,3 +134,30 @@ def _parse(schema: str) -> object:
         return json.loads(schema) if schema else None
     except ValueError:
         return schema
+
+
+def _read_report(reports: Mapping[str, str], name: str) -> bytes:
+    if name not in reports:
+        raise Refusal(404, "not_found", "there is no report of this name")
+    path = Path(reports[name]).expanduser() / REPORT_FILE
+    try:
+        if path.is_file() and path.stat().st_size <= MAX_REPORT_BYTES:
+            return path.read_bytes()
+    except OSError:
+        pass  # answered like a missing report: its path is not for callers
+    raise Refusal(404, "not_found", "this run has no report yet")
+
+
+def _describe_report(name: str, path: Path) -> schemas.ReportOut:
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES).decode("utf-8", "replace")
+        written = path.stat().st_mtime
+    except OSError:
+        return schemas.ReportOut(name=name, title="", headline="", written=None)
+    return schemas.ReportOut(name=name, title=_text(_TITLE, head), headline=_text(_HEADLINE, head), written=written)
+
+
+def _text(pattern: re.Pattern[str], head: str) -> str:
+    match = pattern.search(head)
+    return html.unescape(re.sub(r"<[^>]*>", "", match[1])).strip()[:300] if match else ""
