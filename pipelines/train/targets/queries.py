@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from pipelines.data.dataset import Gold, stable_hash
 from pipelines.train.targets.settings import TargetsConfig
 from retrievers.errors import BadInput
-from retrievers.types import ToolId
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class TargetQueries:
 
 
 def choose_queries(gold: Gold, config: TargetsConfig) -> TargetQueries:
-    """Hold out tools and queries, limit the others per tool, and draw `max_examples`; by hash, always the same."""
+    """Hold out tools and queries, and draw `max_examples` of the others; by hash, always the same."""
     tools = sorted({tool for needed in gold.values() for tool in needed})
     order = sorted(tools, key=lambda tool: stable_hash(f"align/{config.seed}/{tool}"))
     held = set(order[: int(config.hold_out_tools * len(tools))])
@@ -34,18 +32,5 @@ def choose_queries(gold: Gold, config: TargetsConfig) -> TargetQueries:
     kept = int(config.hold_out_queries * len(drawn))
     align |= {query: free.pop(query) for query in drawn[:kept]}
     drawn = drawn[kept:]
-    if config.max_per_tool:
-        drawn = _limit_per_tool(drawn, free, config.max_per_tool)
     drawn = drawn[: config.max_examples or None]
     return TargetQueries({query: free[query] for query in sorted(drawn)}, align, len(free) - len(drawn))
-
-
-def _limit_per_tool(order: list[str], gold: Gold, limit: int) -> list[str]:
-    """Leave out queries whose tools have all been seen `limit` times."""
-    seen: Counter[ToolId] = Counter()
-    kept = []
-    for query in order:
-        if min(seen[tool] for tool in gold[query]) < limit:
-            seen.update(gold[query])
-            kept.append(query)
-    return kept

@@ -37,17 +37,14 @@ class TargetsConfig:
     draws: Annotated[int, Ge(1)] = 1
     """With `phrasing_choice: any`, how often a training query comes, each time in other phrasings, so that a model
     learns the tools and not one phrasing of them. Four draws replace four epochs."""
-    order: Literal["id", "rank", "random"] = "rank"
-    """Order of an answer's lines: by tool id, by the raw query's ranking, or shuffled."""
+    order: Literal["id", "rank"] = "rank"
+    """Order of an answer's lines: by tool id, or by the raw query's ranking."""
     missing: Literal["imagine", "skip"] = "imagine"
     """Gold tools that are not among the candidates shown: write them anyway, or leave them out. A query without any
     tool left is no training example; dev keeps it."""
     abstain: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """The largest share of training examples that answer `no rewrite`, from queries that raw retrieval serves
     already. In own words there are more: queries that every reduction harms."""
-    max_per_tool: Annotated[int, Ge(0)] = 0
-    """A training query is left out once all its tools have been seen this often; 0: no limit. A model that sees a few
-    tools too often names them for any query, which harms it on tools it has never seen."""
     max_examples: Annotated[int, Ge(0)] = 0
     """Training queries at most, drawn by the seed; 0: all."""
     max_eval_queries: Annotated[int, Ge(0)] = 500

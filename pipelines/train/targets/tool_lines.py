@@ -56,7 +56,7 @@ def tool_lines(
     rows = {tool: row for row, tool in enumerate(needed)}
 
     def lines_of(query: str, draw: int) -> list[str]:
-        order = _order(query, gold[query], raw[query], config, template)[: template.max_lines]
+        order = _order(gold[query], raw[query], config, template)[: template.max_lines]
         phrasings = [
             _draw_phrasing(config, f"{query}/{tool}", draw) if config.phrasing_choice == "any" else best[tool]
             for tool in order
@@ -85,14 +85,10 @@ def _reciprocal_ranks(search: ToolSearch, lines: Sequence[str], tools: Sequence[
     ]
 
 
-def _order(
-    query: str, gold: frozenset[ToolId], raw: Ranking, config: TargetsConfig, template: Template
-) -> list[ToolId]:
+def _order(gold: frozenset[ToolId], raw: Ranking, config: TargetsConfig, template: Template) -> list[ToolId]:
     """The gold tools in the order of their lines; with `missing: skip`, only those among the candidates."""
     tools = sorted(gold)
     if template.candidates and config.missing == "skip":
         tools = [tool for tool in tools if tool in raw.ids[: template.candidates]]
-    if config.order == "random":
-        return random.Random(f"{config.seed}/{query}").sample(tools, len(tools))
     ranks = {tool: rank for rank, tool in enumerate(raw.ids)} if config.order == "rank" else {}
     return sorted(tools, key=lambda tool: (ranks.get(tool, DEPTH), tool))

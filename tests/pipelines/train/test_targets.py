@@ -172,19 +172,17 @@ def test_lines_come_in_the_order_that_was_asked_for(
             item.id: item
             for item in make_targets(replace(config, phrasing_choice="set", order=order), context).splits["train"]  # type: ignore[arg-type]
         }
-        for order in ("id", "rank", "random")
+        for order in ("id", "rank")
     }
     several = [item for item in orders["rank"].values() if len(set(item.lines)) > 2]
     assert several
     by_id = {query: dict(zip(item.lines, item.gold, strict=True)) for query, item in orders["id"].items()}
     for example in several[:20]:
         (raw,) = search.retrieve([example.utterance], 100)
-        folders = [
+        ranks = [
             raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)
         ]
-        assert folders == sorted(folders)
-        assert sorted(orders["random"][example.id].lines) == sorted(example.lines)
-    assert any(orders["random"][item.id].lines != orders["id"][item.id].lines for item in several)
+        assert ranks == sorted(ranks)
 
 
 def test_only_served_queries_are_left_alone_and_no_more_than_the_share(
@@ -225,18 +223,10 @@ def test_held_out_queries_are_met_in_align_alone(config: TargetsConfig, context:
         configs.parse(TargetsConfig, {"output": "", "data": "", "index": "", "hold_out_queries": 1.0})
 
 
-def test_queries_whose_tools_were_all_seen_often_enough_are_left_out(
-    config: TargetsConfig, context: Context, made: Targets
-) -> None:
-    some = make_targets(replace(config, max_per_tool=2), context)
-    kept = {example.id for example in some.splits["train"]}
-    seen = Counter(tool for example in some.splits["train"] for tool in example.gold)
-    left_out = [example for example in made.splits["train"] if example.id not in kept]
-    assert len(left_out) == some.facts["left_out"] > 0
-    assert all(seen[tool] >= 2 for example in left_out for tool in example.gold)
-    assert seen.keys() == {tool for example in made.splits["train"] for tool in example.gold}
+def test_no_more_examples_are_made_than_asked_for(config: TargetsConfig, context: Context, made: Targets) -> None:
     few = make_targets(replace(config, max_examples=30), context)
     assert len(few.splits["train"]) == 30
+    assert few.facts["left_out"] == len(made.splits["train"]) - 30
 
 
 def test_candidates_are_what_the_raw_query_finds(config: TargetsConfig, context: Context, search: ToolSearch) -> None:
