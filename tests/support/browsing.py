@@ -1,4 +1,4 @@
-"""A real Chromium before a real server process: what the page's tests begin with."""
+"""A real Chromium in front of a real server process, for the page's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile requests: what is sent, and what it must get. The table in docs/security.md is made from this."""
+"""Hostile requests and the expected responses. The table in docs/security.md is made from this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP servers of the official SDK's, as somebody else would run them: over HTTP in a thread, or as a command."""
+"""MCP servers built with the official SDK: over HTTP in a thread, or as a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL of the test's own: Debian's binaries, an unprivileged user, a folder that goes with it."""
+"""A temporary PostgreSQL: Debian's binaries, an unprivileged user, a folder that is deleted afterwards."""
 
 from __future__ import annotations
 

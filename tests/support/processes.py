@@ -1,4 +1,4 @@
-"""`rewrite-serve` as a process, as a user starts it."""
+"""`rewrite-serve` as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server in a thread, in front of a real index, asked over real sockets."""
+"""A real server in a thread, in front of a real index, called over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue in a real PostgreSQL: what is written is read, in order, by whoever was away, once and for all."""
+"""The shared catalogue in a real PostgreSQL: replicas read every change, in order, also after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several gateways before one database: they see each other's changes, and outlive each other and the database."""
+"""Several gateways in front of one database see each other's changes, and survive its failures."""
 
 from __future__ import annotations
 

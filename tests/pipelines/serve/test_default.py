@@ -1,4 +1,4 @@
-"""What is served when nobody says what: the index that ships, the retriever that is recommended."""
+"""The default config: the index that ships, and the recommended retriever."""
 
 from __future__ import annotations
 

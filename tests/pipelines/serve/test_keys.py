@@ -1,4 +1,4 @@
-"""Who may do what, and how much of it."""
+"""Keys, scopes, rate limits, and configs that let no caller or every caller in."""
 
 from __future__ import annotations
 

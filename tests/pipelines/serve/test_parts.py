@@ -1,4 +1,4 @@
-"""The small parts by themselves, and every parser before anything that may come."""
+"""Unit tests of small parts, and property tests of every parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a process: how it starts, how it is told what is wrong, how it ends."""
+"""`rewrite-serve` as a process: start, error messages, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans tell stages, never words."""
+"""Spans name stages, and never contain a user's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poison at the gateway: flagged, held, approved, capped; and a restart forgets none of it."""
+"""Poisoned tools at the gateway: flagged, quarantined, approved, capped; also after a restart."""
 
 from __future__ import annotations
 

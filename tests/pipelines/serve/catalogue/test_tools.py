@@ -1,4 +1,4 @@
-"""The live catalogue by HTTP: what is answered can be found at once, survives, and is seen by others."""
+"""The live catalogue over HTTP: an answered change is searchable, durable, and seen by other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody said of a tool and has taken back is approved by nobody."""
+"""A withdrawn version of a tool cannot be approved any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: correct, complete, and kept to, whatever is sent."""
+"""The OpenAPI document: correct, complete, and followed by the server for any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search over HTTP is the search of everywhere else, and says what happened on the way."""
+"""A search over HTTP gives the results of ToolSearch, with all intermediate steps."""
 
 from __future__ import annotations
 

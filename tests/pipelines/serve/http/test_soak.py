@@ -1,4 +1,4 @@
-"""The mixed load of the serving benchmark: everything that it says it sends, and nothing that a server refuses."""
+"""The mixed load of the serving benchmark: it sends every kind of request, and the server refuses none."""
 
 from __future__ import annotations
 

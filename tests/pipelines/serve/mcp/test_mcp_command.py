@@ -1,4 +1,4 @@
-"""`rewrite-index mcp`: whoever has an MCP server and no file gets the file."""
+"""`rewrite-index mcp` writes the tools of a running MCP server to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools of running MCP servers in the catalogue: imported once, and kept in step."""
+"""Tools of running MCP servers in the catalogue: imported once, or kept in sync."""
 
 from __future__ import annotations
 

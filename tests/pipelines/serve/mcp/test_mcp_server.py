@@ -1,4 +1,4 @@
-"""The gateway as an MCP server, asked by the official SDK's client over HTTP and over standard input."""
+"""The gateway as an MCP server, called by the official SDK over HTTP and standard input."""
 
 from __future__ import annotations
 

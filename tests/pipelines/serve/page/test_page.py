@@ -1,4 +1,4 @@
-"""The page at /, as a person has it: typed into and looked at in a real Chromium, before a real server process."""
+"""The page at / in a real Chromium, in front of a real server process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page is made of and asks for: open files, strict policies, nothing of a request is a path."""
+"""Routes of the page: open files, strict policies, and no part of a request becomes a path."""
 
 from __future__ import annotations
 

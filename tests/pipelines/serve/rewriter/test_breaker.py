@@ -1,4 +1,4 @@
-"""A model that hangs once under load is left alone once, and for the shortest time."""
+"""A model that hangs once under load opens its circuit once, and for the shortest time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to servers: one that went stale costs no rewrite, one that says nothing is not waited for."""
+"""Connections to servers: a stale one costs no rewrite, a silent server is not waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a model does, the caller gets the raw ranking in time, and is told why."""
+"""If the model fails in any way, the caller gets the raw ranking in time, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without vLLM: the rewriter in this process, and a newer one in its place."""
+"""The rewriter in this process, without vLLM, and the switch to a newer one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query that gets several answers is served, and expanded in a job, by the lines that most of them have."""
+"""Several answers per query are merged by votes, in the server and in batch jobs alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child in vLLM's place that comes up and dies: when it is started again."""
+"""Restarts of the vLLM process, with a small HTTP server in its place."""
 
 from __future__ import annotations
 

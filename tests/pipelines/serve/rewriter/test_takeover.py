@@ -1,4 +1,4 @@
-"""A newer rewriter on several servers, some of which are away at that moment."""
+"""Switch to a newer rewriter on several servers, some of which are down at that moment."""
 
 from __future__ import annotations
 

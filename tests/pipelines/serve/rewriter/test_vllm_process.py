@@ -1,4 +1,4 @@
-"""The whole thing, as a user starts it: `rewrite-serve` with a real vLLM, the bundled model and trained adapters."""
+"""`rewrite-serve` as a user starts it: a real vLLM, the bundled model and trained adapters."""
 
 from __future__ import annotations
 
