@@ -37,7 +37,7 @@ DATA = TrainingSet(
     Examples(tuple(f"I want {word}" for word in WORDS), tuple((i,) for i in range(8))),
 )
 SETTINGS = DenseTraining(
-    data=(TrainingSource("toy"),), epochs=3, batch_size=8, learning_rate=5e-4, max_length=16, blends=(0.0, 1.0)
+    data=(TrainingSource("toy"),), epochs=2, batch_size=8, learning_rate=5e-4, max_length=16, blends=(0.0, 1.0)
 )
 
 
