@@ -43,7 +43,7 @@ from http_load import (
 from serve_watch import Span, remainder
 
 from pipelines.context import make_context
-from pipelines.rewriters import Parts, RewriterSettings, find_parts
+from pipelines.rewriters import RewriterParts, RewriterSettings, find_parts
 from retrievers.index import Index
 from rewrite.backends.server import ServerBackend
 from rewrite.settings import ServerSettings, VllmSettings
@@ -98,7 +98,7 @@ def _facts(exchange: Exchange) -> tuple[str, list[str], dict[str, float]]:
 class Setup:
     """Running vLLM, proxy and gateway: their ports, and the files of spans."""
 
-    parts: Parts
+    parts: RewriterParts
     vllm: int
     proxy: int
     gateway: int
@@ -194,13 +194,13 @@ def measure_rewriting(
     return results, own
 
 
-def _chat_requests(texts: list[str], parts: Parts, model: str, max_tokens: int) -> Iterator[Request]:
+def _chat_requests(texts: list[str], parts: RewriterParts, model: str, max_tokens: int) -> Iterator[Request]:
     for text in texts:
         body = {"model": model, "messages": parts.template.render(RewriteRequest(text)), "max_tokens": max_tokens}
         yield "POST", "/v1/chat/completions", {**body, "temperature": 0.0, "seed": 0}
 
 
-def _searching(options: argparse.Namespace, parts: Parts, spans: list[Span]) -> After:
+def _searching(options: argparse.Namespace, parts: RewriterParts, spans: list[Span]) -> After:
     """Search for vLLM's lines in this process, noting the working time."""
     retriever = Index(Path(options.index), make_context("cpu")).retriever(options.retriever)
     retriever.search(["weather"], 10)

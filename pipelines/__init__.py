@@ -1,1 +1,1 @@
-"""Everything end to end: commands, configs, data, search. Composes the rooms; nobody imports it."""
+"""Everything end to end: commands, configs, data, search. Composes the other packages."""

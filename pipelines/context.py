@@ -9,7 +9,7 @@ from reward.metrics import measure_rankings
 
 
 def make_context(device: str | None = None, show_progress: bool = False, engine: str = "transformers") -> Context:
-    """The world as the commands see it."""
+    """The context of a command."""
     return Context(
         find_model, cache_folder(), show_progress, device, engine=engine, vllm=vllm, measure=measure_rankings
     )

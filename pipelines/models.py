@@ -34,7 +34,7 @@ SEAL = "converted.json"
 
 
 def cache_folder() -> Path:
-    """Where converted models and embeddings are kept: $TOOLREWRITE_CACHE, else the user's cache."""
+    """The folder of converted models and embeddings: $TOOLREWRITE_CACHE, else the user's cache."""
     named = os.environ.get("TOOLREWRITE_CACHE")
     home = os.environ.get("XDG_CACHE_HOME")
     return Path(named) if named else (Path(home) if home else Path.home() / ".cache") / "toolrewrite"
@@ -98,7 +98,7 @@ def _converted(package: Path) -> Path:
                     shutil.rmtree(target, ignore_errors=True)
                     os.rename(work, target)
             except OSError:
-                # Another process was first: its copy is as good as ours.
+                # Another process was first: its copy is as good.
                 if not _whole(target):
                     raise
             finally:
@@ -107,7 +107,7 @@ def _converted(package: Path) -> Path:
 
 
 def _whole(folder: Path) -> bool:
-    """True for a conversion that was finished and whose files are still what they were."""
+    """True for a finished conversion whose files are unchanged."""
     try:
         hashes = json.loads((folder / SEAL).read_text())
         return all(hash_of(folder / name) == sha256 for name, sha256 in hashes.items())
@@ -122,7 +122,7 @@ def _seal(folder: Path) -> None:
 
 
 def convert(source: Path, target: Path, dtype: torch.dtype | None = None) -> None:
-    """De-quantises a GGUF file of a model that speaks ChatML, into single precision unless told otherwise."""
+    """De-quantises a GGUF file of a model that speaks ChatML, into single precision by default."""
     try:
         import gguf  # noqa: F401 - transformers needs it and says so less clearly
     except ImportError as error:

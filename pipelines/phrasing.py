@@ -1,7 +1,7 @@
-"""A tool in one line: what a rewrite says of it, and how it is shown to a rewriter.
+"""Phrasings: a tool in one line, as a rewrite names it and as a rewriter sees it.
 
 name         search flights
-said         Finds flights between two airports on a day.
+description  Finds flights between two airports on a day.
 named        Search flights: Finds flights between two airports on a day.
 path         Travel | SkyFerry | Search flights: Finds flights between two airports on a day.
 parameters   Search flights: Finds flights … (origin, destination, date)
@@ -21,26 +21,28 @@ _FLATTENED = re.compile(r"(?:^|, )\w*description:\s*(.*?)(?=, \w+:|$)", re.DOTAL
 _SECTION = re.compile(r"\n(?:[A-Z][a-z]+: )")
 
 
-def said(tool: Tool) -> str:
-    """What a tool's description says it does, without the sections that some catalogues append."""
+def main_description(tool: Tool) -> str:
+    """A tool's description without the sections that some catalogues append."""
     text = tool.description.strip()
     flattened = _FLATTENED.search(text) if re.match(r"\w+:", text) else None
     text = flattened[1] if flattened else _SECTION.split(text)[0]
     return " ".join(text.split())
 
 
-def _own(tool: Tool) -> str:
+def _own_name(tool: Tool) -> str:
     """The tool's own name in words, without its provider's in front."""
     name = tool.name.removeprefix(f"{tool.provider}: ") if tool.provider else tool.name
     return name.strip() if " " in name.strip() else " ".join(words(name)) or name
 
 
 def _named(tool: Tool) -> str:
-    return _joined(tool.name if " " in tool.name else _own(tool), said(tool))
+    return _joined(tool.name if " " in tool.name else _own_name(tool), main_description(tool))
 
 
 def _path(tool: Tool) -> str:
-    return " | ".join(part for part in (tool.category, tool.provider, _joined(_own(tool), said(tool))) if part)
+    return " | ".join(
+        part for part in (tool.category, tool.provider, _joined(_own_name(tool), main_description(tool))) if part
+    )
 
 
 def _parameters(tool: Tool) -> str:
@@ -55,11 +57,11 @@ def _joined(name: str, text: str) -> str:
 PHRASINGS: dict[str, Callable[[Tool], str]] = {
     "path": _path,
     "named": _named,
-    "said": lambda tool: said(tool) or _own(tool),
+    "description": lambda tool: main_description(tool) or _own_name(tool),
     "parameters": _parameters,
-    "name": _own,
+    "name": _own_name,
 }
-"""The ways of saying a tool, by name; of equally good ones the first is taken. `indexed` needs the index's fields."""
+"""Phrasings by name; of equally good ones the first is taken. `indexed` needs the index's fields."""
 NAMES = (*PHRASINGS, "indexed")
 
 

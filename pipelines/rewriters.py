@@ -1,4 +1,4 @@
-"""A rewriter out of a config: model, adapter, template and backend, found, checked and put together."""
+"""Make a rewriter from a config: find and check model, adapter, template and backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
-from rewrite.backends.replay import TEMPLATE as WRITTEN
+from rewrite.backends.replay import TEMPLATE as REPLAYED
 from rewrite.folder import CARD_FILE, RewriterFolder, open_rewriter
 from rewrite.rewriter import Rewriter
 from rewrite.settings import (
@@ -27,7 +27,7 @@ from rewrite.settings import (
 from rewrite.template import Template, load_template
 
 PHRASING = "named"
-"""How tools are shown where neither the config nor a trained rewriter says it."""
+"""The form of candidate tools if neither the config nor a trained rewriter names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ class RewriterSettings:
     path: str | None = None
     """A rewriter's folder, or the training run it came from."""
     base: str | None = None
-    """Without `path` the model that is asked as it is; with it, where the adapter's base model lies now."""
+    """Without `path`, the model to prompt; with it, the present location of the adapter's base model."""
     template: str | None = None
     """A bundled template or a YAML file; a trained rewriter brings its own."""
     backend: BackendSettings = field(default_factory=TransformersSettings)
     sampling: Sampling = field(default_factory=Sampling)
     phrasing: str = ""
-    """How tools are shown where the template shows some; a trained rewriter brings its own."""
+    """The form of candidate tools, if the template shows some; a trained rewriter brings its own."""
 
     def __post_init__(self) -> None:
         if isinstance(self.backend, ReplaySettings):
             if self.path or self.base or self.template or self.phrasing or self.sampling.answers > 1:
-                raise BadInput("what is written already takes no path, base, template, phrasing or answers", "backend")
+                raise BadInput("replayed rewrites take no path, base, template, phrasing or answers", "backend")
             return
         modelless = isinstance(self.backend, (ServerSettings, RulesSettings))
         if self.path is not None and self.template is not None:
@@ -58,20 +58,20 @@ class RewriterSettings:
         if self.path is None and self.template is None:
             raise BadInput("a rewriter needs the `path` of a trained one, or a `template` to ask a model with")
         if modelless and self.base is not None:
-            raise BadInput(f"a backend of kind {self.backend.kind} takes no model from here; leave `base` out", "base")
+            raise BadInput(f"a backend of kind {self.backend.kind} loads no model; leave `base` out", "base")
         if not modelless and self.path is None and self.base is None:
             raise BadInput("a rewriter needs a model: `path` names a trained one, `base` any other")
         if self.phrasing and self.phrasing not in NAMES:
-            raise BadInput(f"tools are shown as {', '.join(NAMES)}, not {self.phrasing!r}", "phrasing")
+            raise BadInput(f"must be one of {', '.join(NAMES)}, got {self.phrasing!r}", "phrasing")
         if isinstance(self.backend, RulesSettings) and self.template != "needs":
-            raise BadInput("rules answer as the template `needs` reads it, and no other", "template")
+            raise BadInput(f"rules need the template `needs`, got {self.template!r}", "template")
         if isinstance(self.backend, RulesSettings) and self.sampling.answers > 1:
             raise BadInput("rules always answer the same; leave `answers` out", "sampling")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a rewriter is made of, found and checked; nothing is loaded yet."""
+class RewriterParts:
+    """The parts of a rewriter, found and checked; nothing is loaded yet."""
 
     template: Template
     phrasing: str
@@ -79,45 +79,45 @@ class Parts:
     """None: a server has it."""
     adapter: Path | None
     data: list[dict[str, Any]]
-    """What a trained rewriter has learned from, as its card tells."""
+    """The training data of a trained rewriter, from its card."""
     facts: dict[str, Any]
-    """The rest that is worth writing down."""
+    """Further facts for run folders."""
     fusion: RewriteFusion | None = None
-    """How a trained rewriter is best joined with the raw query."""
-    how: str = ""
-    """How it was trained, in words; "": it was not."""
+    """The fusion chosen for a trained rewriter."""
+    trained_by: str = ""
+    """The training methods in words; "" if untrained."""
 
 
-def find_parts(settings: RewriterSettings) -> Parts:
-    """The parts that the settings ask for. An adapter of another model than the one found is refused."""
-    asked: dict[str, Any] = {"backend": settings.backend.kind}
+def find_parts(settings: RewriterSettings) -> RewriterParts:
+    """Find the parts that the settings name. Refuses an adapter of another base model."""
+    facts: dict[str, Any] = {"backend": settings.backend.kind}
     if isinstance(settings.backend, ReplaySettings):
-        written = settings.backend
-        asked |= {"path": written.path, "rewriter": written.rewriter, "made_by": written.made_by}
-        return Parts(WRITTEN, PHRASING, None, None, [], asked)
+        replay = settings.backend
+        facts |= {"path": replay.path, "rewriter": replay.rewriter, "made_by": replay.made_by}
+        return RewriterParts(REPLAYED, PHRASING, None, None, [], facts)
     if isinstance(settings.backend, ServerSettings):
-        asked |= {"url": settings.backend.url, "model": settings.backend.model}
+        facts |= {"url": settings.backend.url, "model": settings.backend.model}
     if settings.path is not None:
-        return _trained(open_rewriter(Path(settings.path).expanduser()), settings, asked)
+        return _trained(open_rewriter(Path(settings.path).expanduser()), settings, facts)
     template = load_template(settings.template or "")
     model = None if settings.base is None else find_model(settings.base)
     if model is not None:
-        asked |= {"base": settings.base, "fingerprint": fingerprint(model)}
-    return Parts(template, settings.phrasing or PHRASING, model, None, [], asked)
+        facts |= {"base": settings.base, "fingerprint": fingerprint(model)}
+    return RewriterParts(template, settings.phrasing or PHRASING, model, None, [], facts)
 
 
-def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str, Any]) -> Parts:
+def _trained(folder: RewriterFolder, settings: RewriterSettings, facts: dict[str, Any]) -> RewriterParts:
     card = folder.card
     if folder.adapter is None and settings.base is not None:
         raise BadInput(f"the rewriter in {folder.path} is a whole model; leave `base` out")
-    facts = asked | {
+    facts = facts | {
         "path": str(folder.path),
         "base": card.base,
         "method": card.method,
-        "trained_on": [{key: each.get(key) for key in ("dataset", "protocol", "retriever")} for each in card.data],
+        "trained_on": [{key: row.get(key) for key in ("dataset", "protocol", "retriever")} for row in card.data],
     }
     served = settings.backend.kind == "server"
-    if not served or folder.adapter is not None:  # nobody here knows which whole model a server has
+    if not served or folder.adapter is not None:  # the whole model of a server is unknown
         facts["fingerprint"] = fingerprint(folder.path)
     model: Path | None = None
     if not served:
@@ -127,12 +127,12 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, asked: dict[str
     )
     phrasing = card.phrasing or PHRASING
     if phrasing not in NAMES:
-        raise BadInput(f"{folder.path / CARD_FILE}: tools are shown as {', '.join(NAMES)}, not {phrasing!r}")
-    return Parts(folder.template, phrasing, model, folder.adapter, card.data, facts, fusion, card.trained_by)
+        raise BadInput(f"{folder.path / CARD_FILE}: phrasing must be one of {', '.join(NAMES)}, got {phrasing!r}")
+    return RewriterParts(folder.template, phrasing, model, folder.adapter, card.data, facts, fusion, card.trained_by)
 
 
 def _base_model(folder: RewriterFolder, named: str | None) -> Path:
-    """The very model that an adapter was trained on."""
+    """The model that an adapter was trained on."""
     card = folder.card
     try:
         model = find_model(named or card.base)
@@ -140,31 +140,31 @@ def _base_model(folder: RewriterFolder, named: str | None) -> Path:
         if named is not None:
             raise
         raise ModelMissing(
-            f"the rewriter in {folder.path} is an adapter of {card.base}, which is not found from here; "
-            "say with `base` where that model lies"
+            f"the rewriter in {folder.path} is an adapter of {card.base}, which is not on this machine; "
+            "name its location with `base`"
         ) from error
-    found = fingerprint(model)
-    if found != card.base_fingerprint:
+    actual = fingerprint(model)
+    if actual != card.base_fingerprint:
         raise ModelMismatch(
             f"the rewriter in {folder.path} is an adapter of {card.base} (files {card.base_fingerprint}), not of "
-            f"{model} (files {found}); say with `base` where the right model lies"
+            f"{model} (files {actual}); name the right model with `base`"
         )
     return model
 
 
 def make_rewriter(settings: RewriterSettings, device: str | None = None) -> tuple[Rewriter, dict[str, Any]]:
-    """The rewriter, ready to answer, and what it is made of; `phrasing` is how tools are to be shown to it."""
+    """The rewriter, ready to answer, and the facts about it."""
     parts = find_parts(settings)
     return load_rewriter(settings, parts, device), describe(parts)
 
 
-def load_rewriter(settings: RewriterSettings, parts: Parts, device: str | None = None) -> Rewriter:
-    """The rewriter that is made of these parts; this is what takes time and memory."""
+def load_rewriter(settings: RewriterSettings, parts: RewriterParts, device: str | None = None) -> Rewriter:
+    """Load the rewriter of these parts; takes time and memory."""
     backend = make_backend(settings.backend, parts.model, parts.adapter, device)
     return Rewriter(parts.template, backend, settings.sampling)
 
 
-def describe(parts: Parts) -> dict[str, Any]:
-    """What a rewriter is made of, to be written down."""
+def describe(parts: RewriterParts) -> dict[str, Any]:
+    """The facts about a rewriter, for run folders."""
     template = {"name": parts.template.name, "version": parts.template.version, "candidates": parts.template.candidates}
     return {**parts.facts, "template": template, "phrasing": parts.phrasing}

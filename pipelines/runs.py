@@ -1,4 +1,4 @@
-"""Run folders: what was run, where, and with which versions."""
+"""Run folders: command, machine, versions, and atomic writes."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def _commit() -> str:
 
 
 def check_output(folder: Path) -> None:
-    """Refuses a place where no run can be written, before anything takes long."""
+    """Refuse an output folder that cannot be written, before anything takes long."""
     whole = folder.absolute()
-    there = next(each for each in (whole, *whole.parents) if each.exists())
-    if not there.is_dir():
-        raise BadInput(f"{there} is a file; a run needs a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadInput(f"{there} cannot be written to; name another output")
+    existing = next(path for path in (whole, *whole.parents) if path.exists())
+    if not existing.is_dir():
+        raise BadInput(f"{existing} is a file; a run needs a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise BadInput(f"{existing} cannot be written to; name another output")
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Writes a run's files, each whole or not at all."""
+    """Write a run's files, each whole or not at all."""
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file; a run needs a folder")
     encoded = {name: text.encode("utf-8") for name, text in files.items()}
@@ -80,7 +80,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
                 os.replace(part, folder / name)
             finally:
                 part.unlink(missing_ok=True)
-        for stale in folder.glob("*.trec"):  # of a system that the run no longer has
+        for stale in folder.glob("*.trec"):  # of a system that is no longer in the run
             if stale.name not in files:
                 stale.unlink()
 

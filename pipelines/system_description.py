@@ -1,4 +1,4 @@
-"""What a system is made of, so that a run folder tells by itself where in a table its figures belong."""
+"""Describe a system: kind of retriever, kind of rewriter, number of parameters."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.rewriters import Parts
+from pipelines.rewriters import RewriterParts
 from retrievers.base import FindModel
 from retrievers.errors import BadInput
 from retrievers.index import Index
 
-REMEMBERED = ("tools/", "pool/")
-"""What MassTool keeps of tools and queries beside its heads: memory, not parameters."""
+MEMORY_TENSORS = ("tools/", "pool/")
+"""Tensors that MassTool keeps of tools and queries: memory, not parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemDescription:
-    """A system in two words and a number."""
+    """A system as the tables of results name it."""
 
     retriever: str
     """The kind, with -tuned behind it where an encoder was tuned for this index."""
     rewriter: str = "none"
-    """none, rules, zero-shot, sft or aligned; written where nobody told."""
+    """none, rules, zero-shot, sft, aligned, or replay if its origin is unknown."""
     parameters: int | None = 0
-    """Of all models that answer a query; None: nobody here can count them, since a server has them, say."""
+    """Of all models that answer a query; None if unknown, such as those of a server."""
 
 
 def describe_system(
-    index: Index, retriever: str, find_model: FindModel, rewriter: Parts | None = None
+    index: Index, retriever: str, find_model: FindModel, rewriter: RewriterParts | None = None
 ) -> SystemDescription:
-    """What a retriever of an index, with a rewriter before it or without, is made of."""
+    """Describe a retriever of an index, with an optional rewriter in front."""
     kind, weights = _kind(index, retriever), _weights(index, retriever, find_model)
     if rewriter is None:
         return SystemDescription(kind, "none", weights)
     return SystemDescription(kind, rewriter_label(rewriter), _sum(weights, _rewriter_weights(rewriter)))
 
 
-def rewriter_label(parts: Parts) -> str:
-    """A rewriter in a word."""
+def rewriter_label(parts: RewriterParts) -> str:
+    """The kind of a rewriter."""
     if parts.facts.get("backend") == "rules":
         return "rules"
     if parts.facts.get("backend") == "replay":
         return str(parts.facts["made_by"] or "replay")
-    if not parts.how:
+    if not parts.trained_by:
         return "zero-shot"
-    return "sft" if parts.how.startswith("supervised") else "aligned"
+    return "sft" if parts.trained_by.startswith("supervised") else "aligned"
 
 
 def retriever_label(index: Index, retriever: str) -> str:
-    """How a retriever searches, wherever its vectors lie: dense, trained dense, hybrid of bm25 and trained masstool."""
+    """The kind of search of a retriever: dense, trained dense, hybrid of bm25 and trained masstool."""
     settings = index.manifest.retrievers[retriever].settings
     kind = "dense" if settings["kind"] == "milvus" else str(settings["kind"])
     if inner := settings.get("of"):
@@ -60,26 +60,22 @@ def retriever_label(index: Index, retriever: str) -> str:
     return f"trained {kind}" if settings.get("train") is not None else kind
 
 
-def fusion_warning(parts: Parts, behind: str, setting: str) -> str:
-    """A sentence where the share of the raw query was chosen in front of other retrievers than this one, else nothing.
+def fusion_warning(parts: RewriterParts, behind: str, setting: str) -> str:
+    """A warning if the raw query's share was chosen for other retrievers than this one, else "".
 
-    In front of a retriever that has learned from queries such a share may cost more than it brings (docs/results.md).
-    Cards of rewriters that were trained before cards told this say nothing.
+    In front of a trained retriever such a share may cost more than it gains (docs/results.md).
     """
-    known = list(dict.fromkeys(str(each["searches"]) for each in parts.data if each.get("searches")))
+    known = list(dict.fromkeys(str(row["searches"]) for row in parts.data if row.get("searches")))
     if parts.fusion is None or parts.fusion.raw >= 1 or not known or behind in known:
         return ""
     return (
         f"the rewriter's share of the raw query, {parts.fusion.raw:g}, was chosen in front of {', '.join(known)}, and "
-        f"this is {behind}; have dev choose one in front of it (`choose_fusion` of rewrite-eval) and set `{setting}`"
+        f"this is {behind}; choose one on dev with `choose_fusion` of rewrite-eval, and set `{setting}`"
     )
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Of the weights in a folder, told by the heads of its safetensors files; None where there are none to be read.
-
-    Neither where weights are packed into bytes: how many lie in one is the quantiser's secret.
-    """
+    """Number of parameters in a folder's safetensors files; None without readable files, or for packed weights."""
     total, files = 0, sorted(folder.rglob("*.safetensors"))
     for path in files:
         with path.open("rb") as stream:
@@ -93,13 +89,13 @@ def count_parameters(folder: Path) -> int | None:
         for name, facts in head.items():
             if facts.get("dtype") in ("I8", "U8"):
                 return None
-            if name != "__metadata__" and not name.startswith(REMEMBERED) and facts["dtype"].startswith(("F", "BF")):
+            if name != "__metadata__" and not name.startswith(MEMORY_TENSORS) and facts["dtype"].startswith(("F", "BF")):
                 total += math.prod(facts["shape"])
     return total if files else None
 
 
 def _sum(*counts: int | None) -> int | None:
-    """Of what is known; None where a part is not."""
+    """The sum; None if a part is unknown."""
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
@@ -123,7 +119,7 @@ def _weights(index: Index, retriever: str, find_model: FindModel) -> int | None:
     return _sum(*counts)
 
 
-def _rewriter_weights(parts: Parts) -> int | None:
+def _rewriter_weights(parts: RewriterParts) -> int | None:
     if parts.facts.get("backend") == "rules":
         return 0
     if parts.model is None:
@@ -132,8 +128,8 @@ def _rewriter_weights(parts: Parts) -> int | None:
 
 
 def parse_description(value: Mapping[str, Any], source: str) -> SystemDescription:
-    """What metrics.json says of a system."""
+    """Read the description of a system from metrics.json."""
     try:
         return SystemDescription(**value)
     except TypeError as error:
-        raise BadInput(f"{source} does not say what its systems are made of ({error}); run it again") from error
+        raise BadInput(f"{source} does not describe its systems ({error}); run its command again") from error

@@ -1,4 +1,4 @@
-"""vLLM for a generative retriever: brought up as rewriters do it, its trouble told as the retrievers' own."""
+"""vLLM for generative retrievers: started as for rewriters, with the retrievers' own errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rewrite.errors import RewriteError
 
 
 def vllm() -> Callable[..., Any]:
-    """What starts vLLM with a model's folder and options; refuses where it is not installed."""
+    """A function that starts vLLM with a model folder and options; raises ModelMissing if it is not installed."""
     from rewrite.backends import vllm_start
 
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.batch.answer_cache import make_key_function
 from pipelines.batch.settings import BatchConfig
 from pipelines.context import make_context
-from pipelines.rewriters import PHRASING, Parts, describe, find_parts, load_rewriter
+from pipelines.rewriters import PHRASING, RewriterParts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from pipelines.system_description import fusion_warning, retriever_label
 from retrievers.errors import BadInput
@@ -28,7 +28,7 @@ class BatchPlan:
     """All parts of a job, checked but not loaded."""
 
     config: BatchConfig
-    rewriter: Parts | None
+    rewriter: RewriterParts | None
     fusion: RewriteFusion
     fingerprint: str | None
     """Of the index."""

@@ -23,7 +23,7 @@ DEV_SHARE = 10
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What somebody said."""
+    """A user's utterance."""
 
     id: str
     text: str
@@ -39,7 +39,7 @@ class DataSet:
     queries: Mapping[str, Query]
     gold: Mapping[str, Gold]
     report: Mapping[str, int] = field(default_factory=dict)
-    """What a protocol dropped or moved, by name."""
+    """Counts of queries that a protocol dropped or moved."""
 
     def split(self, name: str) -> Gold:
         """The gold of one split, which must not be empty."""
@@ -52,10 +52,10 @@ class DataSet:
 
 
 def load_dataset(reference: str) -> DataSet:
-    """A data set by its folder, or `bundled:sample`."""
+    """Load a data set folder, or `bundled:sample`."""
     folder = sample_folder() if reference == SAMPLE else Path(reference)
     if not folder.is_dir():
-        raise BadInput(f"no data set folder {folder}; docs/data.md says where the public ones come from")
+        raise BadInput(f"no data set folder {folder}; docs/data.md lists the sources of public ones")
     tools = tuple(read_catalogue(folder, "beir"))
     queries = read_queries(folder / "queries.jsonl")
     known = {tool.id for tool in tools}
@@ -84,7 +84,7 @@ def limit_queries(data: DataSet, limit: int, seed: int) -> DataSet:
 
 
 def stable_hash(text: str) -> int:
-    """A number that depends on nothing but the text, for splits that stay the same everywhere."""
+    """A number that depends on the text alone, for splits that are the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
@@ -94,7 +94,7 @@ def _cut_dev(train: Gold) -> tuple[Gold, Gold]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that hold something, with their numbers."""
+    """Non-empty lines with their numbers."""
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError as error:
@@ -121,18 +121,18 @@ def read_queries(path: Path) -> dict[str, Query]:
             raise BadInput(f"{path}:{number}: the metadata of a query must be an object")
         query = replace(query, id=_whole(query.id), text=_whole(query.text))
         if query.id in queries:
-            raise BadInput(f"{path}:{number}: the query id {query.id!r} stands twice")
+            raise BadInput(f"{path}:{number}: duplicate query id {query.id!r}")
         queries[query.id] = query
     return queries
 
 
 def _whole(text: str) -> str:
-    """Text without half characters, which sloppy JSON holds and no file can."""
+    """Text without lone surrogates, which JSON may hold but UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _read_qrels(path: Path, queries: Mapping[str, Query], tools: set[ToolId]) -> Gold:
-    found: dict[str, set[ToolId]] = {}
+    gold: dict[str, set[ToolId]] = {}
     seen: set[str] = set()
     for number, line in read_lines(path):
         cells = line.split("\t")
@@ -147,11 +147,11 @@ def _read_qrels(path: Path, queries: Mapping[str, Query], tools: set[ToolId]) ->
             raise BadInput(f"{path}:{number}: the gold tool {tool!r} is not in the corpus")
         seen.add(query)
         if int(score) > 0:
-            found.setdefault(query, set()).add(tool)
-    bare = sorted(seen - found.keys())
+            gold.setdefault(query, set()).add(tool)
+    bare = sorted(seen - gold.keys())
     if bare:
         raise BadInput(f"{path}: the query {bare[0]!r} has no gold tool; remove its rows or give it one")
-    return {query: frozenset(gold) for query, gold in found.items()}
+    return {query: frozenset(needed) for query, needed in gold.items()}
 
 
 def _refuse_overlap(folder: Path, gold: Mapping[str, Gold]) -> None:

@@ -1,4 +1,4 @@
-"""Writes a data set folder in BEIR layout, whole or not at all; and how utterances are told apart in one."""
+"""Write a data set folder in BEIR layout, whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from retrievers.types import Tool
 
 
 def normalize_utterance(text: str) -> str:
-    """An utterance as it is told apart from others: case and spaces do not count."""
+    """An utterance without differences in case and spaces, to find duplicates."""
     return " ".join(clean(text).casefold().split())
 
 
 def query_id(text: str) -> str:
-    """The id of an utterance: the same in every round."""
+    """The id of an utterance, a hash of its normalized text."""
     return hashlib.sha256(normalize_utterance(text).encode()).hexdigest()[:16]
 
 
@@ -35,13 +35,13 @@ def write_dataset(
     gold: Mapping[str, Gold],
     more: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes tools, queries and gold; `more` are other files of the folder, by name. It must not be there yet."""
+    """Write tools, queries and gold, and `more` files by name. The folder must not exist yet."""
     if folder.exists():
-        raise BadInput(f"{folder} is there already; name another folder, or remove it")
+        raise BadInput(f"{folder} exists already; name another folder, or remove it")
     corpus = "".join(_line(_tool(tool)) for tool in tools)
-    said = "".join(_line({"_id": each.id, "text": each.text, "metadata": dict(each.metadata)}) for each in queries)
-    files = {"corpus.jsonl": corpus, "queries.jsonl": said, **(more or {})}
-    files |= {f"qrels/{split}.tsv": _qrels(each) for split, each in gold.items()}
+    lines = (_line({"_id": query.id, "text": query.text, "metadata": dict(query.metadata)}) for query in queries)
+    files = {"corpus.jsonl": corpus, "queries.jsonl": "".join(lines), **(more or {})}
+    files |= {f"qrels/{split}.tsv": _qrels(needed) for split, needed in gold.items()}
     part = folder.with_name(f".part-{folder.name}")
     shutil.rmtree(part, ignore_errors=True)
     with disk_room(folder):

@@ -1,8 +1,7 @@
-"""More labels out of those there are: the catalogue's own queries need a tool, and so do requests of many steps.
+"""Augment labels: queries of the catalogue need a tool, and so do joined requests.
 
-Labelled chats are long and labelled requests short, in most sets: what learns from them alone turns away a long
-request. So several texts of one kind are joined, of both kinds, and length no longer gives the label away. All draws
-come from the texts, so that the same labels give the same again.
+In most sets labelled chats are long and labelled requests short, so a detector trained on them refuses long requests.
+Joining several texts of one label, for both labels, breaks that link. All draws are seeded by the texts.
 """
 
 from __future__ import annotations
@@ -15,30 +14,27 @@ from retrievers.training_set import Labels
 
 BETWEEN = (" ", " Then: ", " After that, ", "\n", " Also, ", " and ", "\n\n")
 STEPS = {True: 6, False: 4}
-"""Texts joined at the most."""
-LONGEST = 3000
-"""Characters: what an encoder reads of a text is less."""
+"""Maximum number of joined texts per label."""
+MAX_CHARACTERS = 3000
+"""More than an encoder reads of a text."""
 
 
-def with_own(labels: Labels, queries: Sequence[str], share: float, without: Iterable[str] = ()) -> Labels:
-    """The catalogue's queries beside the labelled ones: `share` for each that needs a tool, drawn by their hashes.
-
-    `without` are texts of the other split.
-    """
+def add_catalogue_queries(labels: Labels, queries: Sequence[str], share: float, without: Iterable[str] = ()) -> Labels:
+    """Add queries of the catalogue, `share` per label that needs a tool, drawn by hash, without those of `without`."""
     known = {*labels.queries, *without}
     order = sorted((query for query in dict.fromkeys(queries) if query not in known), key=stable_hash)
     chosen = order[: round(share * sum(labels.needs))]
     return Labels((*labels.queries, *chosen), (*labels.needs, *(True for _ in chosen)))
 
 
-def with_joined(labels: Labels, share: float) -> Labels:
-    """Beside the labels, `share` for each, texts of several of one kind."""
+def add_joined_texts(labels: Labels, share: float) -> Labels:
+    """Add texts joined from several of one label, `share` per label."""
     chance = random.Random(stable_hash("\n".join(labels.queries)))
     texts, needs = list(labels.queries), list(labels.needs)
-    for kind, most in STEPS.items():
-        there = [text for text, each in zip(labels.queries, labels.needs, strict=True) if each == kind]
-        for _ in range(round(share * len(there)) if len(there) > 1 else 0):
-            some = chance.sample(there, min(len(there), chance.randint(2, most)))
-            texts.append(chance.choice(BETWEEN).join(some)[:LONGEST])
-            needs.append(kind)
+    for label, limit in STEPS.items():
+        same = [text for text, needed in zip(labels.queries, labels.needs, strict=True) if needed == label]
+        for _ in range(round(share * len(same)) if len(same) > 1 else 0):
+            some = chance.sample(same, min(len(same), chance.randint(2, limit)))
+            texts.append(chance.choice(BETWEEN).join(some)[:MAX_CHARACTERS])
+            needs.append(label)
     return Labels(tuple(texts), tuple(needs))

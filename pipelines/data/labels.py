@@ -18,7 +18,7 @@ class Label:
     text: str
     needs: bool
     source: str = ""
-    """Where it comes from, as a third column says."""
+    """The third column of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +46,26 @@ def load_labels(reference: str) -> LabelSet:
     if not (folder / "labels").is_dir():
         raise BadInput(f"{folder} has no labels; a folder of labels has queries.jsonl and labels/train.tsv")
     queries = read_queries(folder / "queries.jsonl")
-    found: dict[str, list[Label]] = {}
+    splits: dict[str, list[Label]] = {}
     for split in SPLITS:
         path = folder / "labels" / f"{split}.tsv"
         if not path.exists():
             continue
-        found[split] = []
+        splits[split] = []
         for number, line in read_lines(path):
             cells = [cell.strip() for cell in line.split("\t")]
             if number == 1 and cells[0] == "query-id":
                 continue
             if len(cells) not in (2, 3) or cells[1] not in ("0", "1"):
-                raise BadInput(f"{path}:{number}: a row is query-id, 0 or 1, and perhaps a source, separated by tabs")
+                raise BadInput(f"{path}:{number}: a row is query-id, 0 or 1, and an optional source, separated by tabs")
             if cells[0] not in queries:
                 raise BadInput(f"{path}:{number}: the query {cells[0]!r} is not in queries.jsonl")
-            found[split].append(Label(cells[0], queries[cells[0]].text, cells[1] == "1", *cells[2:]))
-    if "dev" not in found and "train" in found:
-        dev = [each for each in found["train"] if stable_hash(each.id) % DEV_SHARE == 0]
-        kept = {each.id for each in dev}
-        found["train"], found["dev"] = [each for each in found["train"] if each.id not in kept], dev
-    return LabelSet(folder.name, found)
+            splits[split].append(Label(cells[0], queries[cells[0]].text, cells[1] == "1", *cells[2:]))
+    if "dev" not in splits and "train" in splits:
+        train = splits["train"]
+        splits["train"] = [label for label in train if stable_hash(label.id) % DEV_SHARE]
+        splits["dev"] = [label for label in train if stable_hash(label.id) % DEV_SHARE == 0]
+    return LabelSet(folder.name, splits)
 
 
 def _folder(reference: str) -> Path:

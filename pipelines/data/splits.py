@@ -1,6 +1,6 @@
-"""Honest splits that any data set can be cut into.
+"""Split protocols that apply to any data set.
 
-official        as the data set comes (dev cut from train where it is missing)
+official        as published (dev cut from train where it is missing)
 unseen-tools    three groups of tools; train, dev and test queries need tools of their own group only
 """
 
@@ -21,12 +21,12 @@ SHARES = {"test": 0.20, "dev": 0.12}
 
 
 def apply_protocol(data: DataSet, protocol: Protocol) -> DataSet:
-    """The data set, split as the protocol says."""
+    """Split a data set by a protocol."""
     return PROTOCOLS[protocol](data)
 
 
 def unseen_tools(data: DataSet) -> DataSet:
-    """Tools, and so scenes, disjoint between train, dev and test.
+    """Make tools disjoint between train, dev and test.
 
     Tools that are used together are held out together: drawn at random, hardly any query with several gold tools would
     have them all on one side. Queries whose tools are on different sides are dropped. Test queries come from test only,
@@ -47,8 +47,8 @@ def unseen_tools(data: DataSet) -> DataSet:
         for query, gold in queries.items():
             sides = {side.get(tool, "train") for tool in gold}
             target = next(iter(sides)) if len(sides) == 1 else None
-            # A training query about a test tool must not be trained on, and a test query about a training tool is
-            # the official test's business.
+            # A training query about a test tool must not be trained on; a test query about a training tool belongs
+            # to the official test.
             if target is None or (target == "test") != (source == "test"):
                 dropped["mixed tools" if target is None else f"{source} queries about {target} tools"] += 1
             else:
@@ -101,10 +101,10 @@ def _held_out(
 
 def leave_one_out(data: Sequence[DataSet], held: str) -> tuple[list[DataSet], DataSet]:
     """All data sets but one to train on, and that one to test on."""
-    names = [each.name for each in data]
+    names = [dataset.name for dataset in data]
     if names.count(held) != 1 or len(names) < 2:
-        raise BadInput(f"cannot hold out {held!r} of {', '.join(names) or 'nothing'}")
-    return [each for each in data if each.name != held], data[names.index(held)]
+        raise BadInput(f"cannot hold out {held!r} of {', '.join(names) or 'no data sets'}")
+    return [dataset for dataset in data if dataset.name != held], data[names.index(held)]
 
 
 PROTOCOLS: dict[str, Callable[[DataSet], DataSet]] = {"official": lambda data: data, "unseen-tools": unseen_tools}

@@ -1,4 +1,4 @@
-"""Data sets as the retrievers' room learns from them."""
+"""Turn data sets into training sets of retrievers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipelines.data.dataset import DataSet, Gold, load_dataset
-from pipelines.data.label_augmentation import with_joined, with_own
+from pipelines.data.label_augmentation import add_catalogue_queries, add_joined_texts
 from pipelines.data.labels import Label, has_labels, load_labels
 from pipelines.data.splits import apply_protocol, leave_one_out
 from retrievers.errors import BadInput
@@ -20,45 +20,45 @@ NONE = Labels()
 
 
 def labelled_set(settings: MassToolTraining, text: Sequence[str]) -> list[TrainingSet]:
-    """The one data set MassTool learns from, with labels: those it names, or else the data set's own."""
+    """The training set of MassTool, with the labels that its settings name, or else the data set's own."""
     source = settings.data[0]
     data = apply_protocol(load_dataset(source.path), settings.protocol)
-    found = training_set(data, source.text or text)
+    examples = training_set(data, source.text or text)
     folders = settings.labels or ((source.path,) if has_labels(source.path) else ())
     labels = [load_labels(folder) for folder in folders]
-    # Queries that the protocol keeps for dev and test of this data set must not come in by another door.
+    # Queries that the protocol keeps for dev and test of this data set must not come in as labels.
     kept = {clean(data.queries[query].text) for split in ("dev", "test") for query in data.gold.get(split, {})}
-    train = _labels([each for one in labels for each in one.split("train")], kept)
+    train = _labels([label for one in labels for label in one.split("train")], kept)
     tests = {clean(data.queries[query].text) for query in data.gold.get("test", {})}
-    known = {*train.queries, *found.train.queries, *tests}  # by these no threshold is chosen
-    dev = _labels([each for one in labels for each in one.split("dev")], known)
+    known = {*train.queries, *examples.train.queries, *tests}  # not used to choose a threshold
+    dev = _labels([label for one in labels for label in one.split("dev")], known)
     if labels and not any(train.needs):
-        train = _labels([], set(), train, found.train.queries)
+        train = _labels([], set(), train, examples.train.queries)
     if labels and not any(dev.needs):
-        dev = _labels([], set(), dev, found.dev.queries)
+        dev = _labels([], set(), dev, examples.dev.queries)
     if labels:
-        train = with_own(train, found.train.queries, settings.own_labels, dev.queries)
-        dev = with_own(dev, found.dev.queries, settings.own_labels, train.queries)
-        train, dev = (with_joined(each, settings.joined_labels) for each in (train, dev))
-    return [replace(found, labels=train, dev_labels=dev)]
+        train = add_catalogue_queries(train, examples.train.queries, settings.own_labels, dev.queries)
+        dev = add_catalogue_queries(dev, examples.dev.queries, settings.own_labels, train.queries)
+        train, dev = (add_joined_texts(labels_of, settings.joined_labels) for labels_of in (train, dev))
+    return [replace(examples, labels=train, dev_labels=dev)]
 
 
 def _labels(rows: Sequence[Label], kept: set[str], more: Labels = NONE, needing: Sequence[str] = ()) -> Labels:
-    """Labels as the retrievers' room takes them, without the texts that are kept out; `needing` all need a tool."""
-    pairs = [(text, each.needs) for each in rows if (text := clean(each.text)) and text not in kept]
+    """Labels of retrievers, without the texts in `kept`; all texts of `needing` need a tool."""
+    pairs = [(text, row.needs) for row in rows if (text := clean(row.text)) and text not in kept]
     pairs += [*zip(more.queries, more.needs, strict=True), *((text, True) for text in needing)]
     return Labels(tuple(text for text, _ in pairs), tuple(needs for _, needs in pairs))
 
 
 def training_sets(settings: DenseTraining | GenerativeTraining, text: Sequence[str]) -> list[TrainingSet]:
-    """One training set a source but the one held out; tools read as the source says, or else as the index does."""
+    """One training set per source, without the held-out one; sources may index other fields than the index (`text`)."""
     data = {source: apply_protocol(load_dataset(source.path), settings.protocol) for source in settings.data}
-    names = [each.name for each in data.values()]
+    names = [dataset.name for dataset in data.values()]
     if len(set(names)) < len(settings.data):
         raise BadInput(f"two data sets to train on have the same name: {', '.join(names)}")
     hold_out = settings.hold_out if isinstance(settings, DenseTraining) else ""
     kept = leave_one_out(list(data.values()), hold_out)[0] if hold_out else list(data.values())
-    sets = [training_set(each, source.text or text) for source, each in data.items() if each in kept]
+    sets = [training_set(one, source.text or text) for source, one in data.items() if one in kept]
     if isinstance(settings, GenerativeTraining) and settings.agent.epochs:
         from pipelines.data.trajectories import load_trajectories
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.evaluate.context import EvalContext, RetrieverRef, Timed
 from pipelines.evaluate.fusion_selection import FusionDevSet, FusionScore, choose_fusion
-from pipelines.rewriters import Parts, RewriterSettings, describe, find_parts, load_rewriter
+from pipelines.rewriters import RewriterParts, RewriterSettings, describe, find_parts, load_rewriter
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
@@ -106,7 +106,7 @@ class RewriterPool:
         seconds = raw.seconds + rewrites.seconds + line_rankings.seconds + fused.seconds
         return fused.value, seconds, SystemFusion(self._label(use), chosen, tried)
 
-    def parts(self, use: RewriterUse) -> Parts:
+    def parts(self, use: RewriterUse) -> RewriterParts:
         """The parts of a system's rewriter."""
         return self._parts[use.rewriter]
 
@@ -149,7 +149,7 @@ class RewriterPool:
         return f"{use.rewriter} with {use.ref.retriever}" + (f" of {use.ref.index}" if same_name else "")
 
 
-def _refuse_trained(name: str, parts: Parts, evaluation: EvalContext, choosing: bool) -> None:
+def _refuse_trained(name: str, parts: RewriterParts, evaluation: EvalContext, choosing: bool) -> None:
     """Refuse a rewriter trained under another protocol: it may have seen held-out tools or dev queries."""
     queries = evaluation.queries
     dataset, protocol = queries.data.name, queries.protocol

@@ -1,7 +1,7 @@
-"""Is the difference real? Paired randomisation tests, bootstrap intervals, Holm's correction.
+"""Significance: paired randomisation tests, bootstrap intervals, Holm's correction.
 
-Both tests are one matrix product a block: random signs (or resampling weights) times per-query values, for all systems
-and metrics at once. Ten thousand rounds over a thousand queries and forty columns take about a second.
+Both tests are one matrix product per block, random signs or resampling weights times per-query values, for all
+systems and metrics at once. Ten thousand rounds over a thousand queries and forty columns take about a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = 500
 def randomisation_test(differences: np.ndarray, seed: int = 0, rounds: int = ROUNDS) -> np.ndarray:
     """Two-sided p-values (columns,) for per-query differences (queries, columns).
 
-    Under the null hypothesis each query's difference might as well have had the other sign. The observed labelling is
+    Under the null hypothesis each query's difference could as well have the other sign. The observed labelling is
     one of the possible ones and counts, so that p is never 0.
     """
     rng = np.random.default_rng(seed)
@@ -49,10 +49,10 @@ def bootstrap_intervals(values: np.ndarray, seed: int = 0, rounds: int = 2_000, 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for having asked several questions (Holm, 1979)."""
+    """p-values corrected for the number of comparisons (Holm, 1979)."""
     corrected = [0.0] * len(p_values)
     running = 0.0
-    for place, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        running = max(running, (len(p_values) - place) * p_values[i])
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        running = max(running, (len(p_values) - rank) * p_values[i])
         corrected[i] = min(1.0, running)
     return corrected

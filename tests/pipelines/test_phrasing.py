@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.phrasing import NAMES, phrase, said
+from pipelines.phrasing import NAMES, main_description, phrase
 from retrievers.types import Parameter, Tool
 
 FLIGHTS = Tool(
@@ -28,7 +28,7 @@ FLATTENED = Tool(
     ("phrasing", "line"),
     [
         ("name", "search Flights"),
-        ("said", "Finds flights. Cheap ones too."),
+        ("description", "Finds flights. Cheap ones too."),
         ("named", "search Flights: Finds flights. Cheap ones too."),
         ("path", "Travel | SkyFerry | search Flights: Finds flights. Cheap ones too."),
         ("parameters", "search Flights: Finds flights. Cheap ones too. (from, to)"),
@@ -39,7 +39,7 @@ def test_every_phrasing(phrasing: str, line: str) -> None:
 
 
 def test_a_description_flattened_from_a_record_is_found_in_it() -> None:
-    assert said(FLATTENED) == "Get suggestions, quickly"
+    assert main_description(FLATTENED) == "Get suggestions, quickly"
     assert phrase(FLATTENED, "path", 200) == "Food | Recipes | Suggest: Get suggestions, quickly"
     assert phrase(FLATTENED, "named", 200) == "Recipes: Suggest: Get suggestions, quickly"
 

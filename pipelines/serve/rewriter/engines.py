@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipelines.rewriters import Parts, describe, load_rewriter
+from pipelines.rewriters import RewriterParts, describe, load_rewriter
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
@@ -35,7 +35,7 @@ class EngineSetup(NamedTuple):
     """Constructor arguments of all engines."""
 
     settings: ServedRewriter
-    parts: Parts
+    parts: RewriterParts
     dispatcher: RewriteDispatcher
     metrics: Metrics
     device: str | None
@@ -52,7 +52,7 @@ class RewriterEngine(ABC):
         """Start without waiting until the model is up, unless it runs in this process."""
 
     @abstractmethod
-    async def load(self, parts: Parts) -> None:
+    async def load(self, parts: RewriterParts) -> None:
         """Switch to another rewriter; requests in progress are answered by the old one."""
 
     async def retry(self) -> None:
@@ -70,7 +70,7 @@ class RewriterEngine(ABC):
     def _breaker(self) -> Breaker:
         return Breaker(self._settings.max_failures)
 
-    async def _loaded(self, model: str, parts: Parts, backend: Backend) -> LoadedRewriter:
+    async def _loaded(self, model: str, parts: RewriterParts, backend: Backend) -> LoadedRewriter:
         settings = self._settings
         budget = await asyncio.to_thread(PromptBudget, backend, parts.template, settings.sampling.max_tokens)
         fusion = settings.fusion or parts.fusion or RewriteFusion()
@@ -87,7 +87,7 @@ class LocalEngine(RewriterEngine):
         self._endpoints: list[LocalEndpoint] = []
         self._first: Backend | None = self._load_backend(self.parts)
 
-    def _load_backend(self, parts: Parts) -> Backend:
+    def _load_backend(self, parts: RewriterParts) -> Backend:
         return load_rewriter(self._settings.to_rewriter_settings(), parts, self._device).backend
 
     async def start(self) -> None:
@@ -95,10 +95,10 @@ class LocalEngine(RewriterEngine):
         assert backend is not None
         await self._add(self.parts, backend)
 
-    async def load(self, parts: Parts) -> None:
+    async def load(self, parts: RewriterParts) -> None:
         await self._add(parts, await asyncio.to_thread(self._load_backend, parts))
 
-    async def _add(self, parts: Parts, backend: Backend) -> None:
+    async def _add(self, parts: RewriterParts, backend: Backend) -> None:
         kind, name = self._settings.engine.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
         loaded = await self._loaded(name, parts, backend)
         batch_size = max(1, LOCAL_BATCH[kind] // self._settings.sampling.answers)
@@ -140,7 +140,7 @@ class ServersEngine(RewriterEngine):
             server.url = server.name.rstrip("/")
         self._dispatcher.endpoints = self._servers
 
-    async def load(self, parts: Parts) -> None:
+    async def load(self, parts: RewriterParts) -> None:
         """The first server that has it decides; the others follow at once, or when they are back."""
         running = [server for server in self._servers if server.url]
         for server in running:
@@ -167,7 +167,7 @@ class ServersEngine(RewriterEngine):
                 log.warning("the rewriter is not ready at %s: %s", server.name, error)
         self._metrics.endpoint_up.labels(server.name).set(bool(server.backends))
 
-    async def _prepare(self, server: ServerEndpoint, parts: Parts) -> LoadedRewriter:
+    async def _prepare(self, server: ServerEndpoint, parts: RewriterParts) -> LoadedRewriter:
         """Let a server load the rewriter; from then on it answers requests for it."""
         settings = ServerSettings(
             server.url,
@@ -212,7 +212,7 @@ class VllmEngine(ServersEngine):
         self._dispatcher.endpoints = self._servers
         self._start_process()
 
-    async def load(self, parts: Parts) -> None:
+    async def load(self, parts: RewriterParts) -> None:
         """Load another adapter of the same model, if its rank fits; otherwise restart vLLM."""
         old, rank = self.parts, await asyncio.to_thread(_lora_rank, parts)
         if old.adapter and parts.adapter and old.model == parts.model and rank <= self._lora_rank:
@@ -272,7 +272,7 @@ def make_engine(setup: EngineSetup) -> RewriterEngine:
     return LocalEngine(setup)
 
 
-def _lora_rank(parts: Parts) -> int:
+def _lora_rank(parts: RewriterParts) -> int:
     """The LoRA rank that vLLM must reserve; 0 without an adapter."""
     if parts.adapter is None or parts.model is None:
         return 0

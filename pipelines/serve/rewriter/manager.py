@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from pipelines.rewriters import Parts, find_parts
+from pipelines.rewriters import RewriterParts, find_parts
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.dispatcher import RewriteDispatcher
 from pipelines.serve.rewriter.engines import EngineSetup, choose_engine, make_engine
@@ -37,7 +37,7 @@ class RewriterManager:
         self._unloading: set[asyncio.Task[None]] = set()
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> RewriterParts:
         return self._engine.parts
 
     def warn_about_fusion(self, retriever: str) -> None:

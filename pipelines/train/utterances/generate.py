@@ -30,7 +30,7 @@ from retrievers.text import clean, document, tokens
 from retrievers.types import Tool, ToolId
 from rewrite.types import RewriteRequest
 
-SHOWN_AS = "said"
+SHOWN_AS = "description"
 """Phrasing in which a tool is shown to the model."""
 THIN = 24
 """A shorter phrasing is shown with the tool's name and parameters instead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines.config import parse
-from pipelines.data.label_augmentation import LONGEST, with_joined, with_own
+from pipelines.data.label_augmentation import MAX_CHARACTERS, add_catalogue_queries, add_joined_texts
 from retrievers.errors import BadInput
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.settings import TrainingSource
@@ -16,19 +16,19 @@ LABELS = Labels(tuple(f"text {number}" for number in range(30)), tuple(number < 
 
 def test_own_queries_need_a_tool_and_are_as_many_as_asked_for() -> None:
     own = [f"own {number}" for number in range(50)] + ["text 3"]
-    found = with_own(LABELS, own, 0.5)
+    found = add_catalogue_queries(LABELS, own, 0.5)
     assert found.queries[:30] == LABELS.queries
     assert len(found.queries) == 40
     assert all(found.needs[30:])
     assert set(found.queries[30:]) < set(own) - {"text 3"}
-    assert with_own(LABELS, own[::-1], 0.5) == found
-    assert with_own(LABELS, own, 0) == LABELS
-    assert sorted(with_own(LABELS, own, 9.0, own[4:]).queries[30:]) == own[:4]
+    assert add_catalogue_queries(LABELS, own[::-1], 0.5) == found
+    assert add_catalogue_queries(LABELS, own, 0) == LABELS
+    assert sorted(add_catalogue_queries(LABELS, own, 9.0, own[4:]).queries[30:]) == own[:4]
 
 
 def test_joined_texts_are_of_one_kind_and_the_same_every_time() -> None:
-    found = with_joined(LABELS, 0.5)
-    assert found == with_joined(LABELS, 0.5)
+    found = add_joined_texts(LABELS, 0.5)
+    assert found == add_joined_texts(LABELS, 0.5)
     assert found.needs[30:] == (True,) * 10 + (False,) * 5
     for text, needs in zip(found.queries[30:], found.needs[30:], strict=True):
         inside = [
@@ -36,9 +36,10 @@ def test_joined_texts_are_of_one_kind_and_the_same_every_time() -> None:
         ]
         assert all(LABELS.needs[number] == needs for number in inside)
         assert len(inside) in range(2, 7 if needs else 5)
-    assert with_joined(Labels(("one",), (True,)), 1.0) == Labels(("one",), (True,))
+    assert add_joined_texts(Labels(("one",), (True,)), 1.0) == Labels(("one",), (True,))
     assert (
-        max(map(len, with_joined(Labels(("word " * 900, "other " * 900), (False, False)), 1.0).queries[2:])) == LONGEST
+        max(map(len, add_joined_texts(Labels(("word " * 900, "other " * 900), (False, False)), 1.0).queries[2:]))
+        == MAX_CHARACTERS
     )
 
 

@@ -10,7 +10,7 @@ from doubles import BM25_ONLY, plain_context
 
 from pipelines.cli import main as cli
 from pipelines.data.dataset import load_dataset
-from pipelines.evaluate.attack_run import Figures
+from pipelines.evaluate.attack_run import AttackScores
 from pipelines.evaluate.attacks import ATTACKS, inject
 from retrievers.index import Index, build
 from retrievers.types import Tool
@@ -67,7 +67,7 @@ def test_what_counts_as_success() -> None:
         ("g", "a"): (0, 0, 0),
     }
     for shown, expected in cases.items():
-        figures = Figures()
+        figures = AttackScores()
         figures.add(shown, ("g", "a"), gold, bad)
         assert (figures.success, figures.seen, figures.hidden) == expected, shown
 

@@ -220,7 +220,7 @@ def test_ids_with_spaces_survive_a_run_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("q1 Q0 a 1 2.0 x\nq1 Q0 a 2 1.0 x\n", ":2: the tool 'a' stands twice for query 'q1'"),
+        ("q1 Q0 a 1 2.0 x\nq1 Q0 a 2 1.0 x\n", ":2: duplicate tool 'a' for query 'q1'"),
         ("q1 Q0 a 1 x\n", ":1: a line is"),
         ("q1 Q0 a 1 high x\n", ":1: a line is"),
         ("q1 Q0 a 1 nan x\n", ":1: a line is"),
@@ -242,7 +242,7 @@ def test_a_faulty_run_file_is_refused(tmp_path: Path, text: str, words: str) -> 
         ({"systems": {"a": {}}}, "either a `retriever` of an index or a `run` file"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"systems": {"a": {"run": "PLACE/short.trec"}}}, "systems must rank the same 401 queries"),
-        ({"systems": {"a": {"run": "PLACE/twice.trec"}}}, "stands twice"),
+        ({"systems": {"a": {"run": "PLACE/twice.trec"}}}, "duplicate tool"),
         ({"baseline": "nobody"}, "baseline: must be one of the systems bm25, flat, got 'nobody'"),
         ({"metrics": ["recall@5", "hits@3"]}, "no metric 'hits@3'"),
         ({"metrics": ["recall@5", "recall@500"]}, "k must be at most 100, got 'recall@500'"),

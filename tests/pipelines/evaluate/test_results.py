@@ -22,7 +22,7 @@ from pipelines.cli.evaluate import MatrixConfig, make_page
 from pipelines.evaluate.published.check import ExpectedConfig, check
 from pipelines.evaluate.published.figures import RETRIEVERS, REWRITERS, FigureFile, read_figures
 from pipelines.evaluate.published.page import PLOTS, SECTIONS, PageRow, plot_csv
-from pipelines.rewriters import Parts, RewriterSettings, find_parts
+from pipelines.rewriters import RewriterParts, RewriterSettings, find_parts
 from pipelines.system_description import (
     count_parameters,
     describe_system,
@@ -331,7 +331,7 @@ def test_what_a_system_is_made_of(some_tools: list[Tool], context: Context, tmp_
 )
 def test_rewriters_in_a_word(how: str, word: str) -> None:
     parts = find_parts(RewriterSettings(base="bundled:minilm", template="needs"))
-    same = Parts(parts.template, parts.phrasing, parts.model, None, [], parts.facts, how=how)
+    same = RewriterParts(parts.template, parts.phrasing, parts.model, None, [], parts.facts, trained_by=how)
     assert rewriter_label(same) == word
 
 

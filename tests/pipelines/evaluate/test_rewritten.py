@@ -252,7 +252,7 @@ def test_a_trained_rewriter_answers_with_its_own_template(tiny_lm: Path, tmp_pat
     assert (rewriter.template.name, told["phrasing"], told["method"]) == ("imagine", "path", "lora")
     assert told["trained_on"] == data
     assert rewriter.rewrite([RewriteRequest("hello")])[0].status in {"rewritten", "unparseable"}
-    with pytest.raises(ModelMissing, match="say with `base` where that model lies"):
+    with pytest.raises(ModelMissing, match="name its location with `base`"):
         make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
 
 
@@ -262,7 +262,7 @@ def test_a_trained_rewriter_answers_with_its_own_template(tiny_lm: Path, tmp_pat
         ("fusion", {"method": "weighted", "later": 1}, "unknown key later"),
         ("fusion", {"method": "by hand"}, "method cannot be 'by hand'"),
         ("fusion", [0.5], "not a rewriter's card"),
-        ("phrasing", "poetry", "tools are shown as path"),
+        ("phrasing", "poetry", "phrasing must be one of path"),
         ("data", ["few"], "not a rewriter's card"),
         ("base", None, "not a rewriter's card"),
     ],
@@ -278,7 +278,7 @@ def test_a_card_that_cannot_be_meant_is_refused(tiny_lm: Path, tmp_path: Path, k
 
 def test_an_adapter_of_another_model_is_refused(tiny_lm: Path, tmp_path: Path) -> None:
     folder = rewriter_folder(tmp_path / "rewriter", RewriterCard(str(tiny_lm), "0123456789abcdef", "lora"))
-    with pytest.raises(ModelMismatch, match=r"is an adapter of .*0123456789abcdef.* say with `base`"):
+    with pytest.raises(ModelMismatch, match=r"is an adapter of .*0123456789abcdef.* name the right model with `base`"):
         make_rewriter(parse(RewriterSettings, {"path": str(folder)}), "cpu")
 
 
@@ -320,7 +320,7 @@ NOBODY = {"kind": "server", "url": "http://127.0.0.1:9/v1", "model": "x", "retri
         ({"rewriters": {"mine": {"path": "x", "phrasing": "path"}}}, "a trained rewriter brings its own phrasing"),
         ({"rewriters": {"mine": {"template": "needs"}}}, "needs a model"),
         ({"rewriters": {"mine": {"base": "bundled:smollm2-135m"}}}, "or a `template` to ask a model with"),
-        ({"rewriters": {"mine": {**ZERO, "backend": NOBODY}}}, "takes no model from here; leave `base` out"),
+        ({"rewriters": {"mine": {**ZERO, "backend": NOBODY}}}, "loads no model; leave `base` out"),
         ({"rewriters": {"mine": {**ZERO, "phrasing": "loud"}}}, "not 'loud'"),
         ({"rewriters": {"mine": {**ZERO, "sampling": {"answers": 2}}}}, "greedy answers are all the same"),
         ({"rewriters": {"mine": {**ZERO, "template": "neds"}}}, "no template neds"),
