@@ -89,7 +89,11 @@ def count_parameters(folder: Path) -> int | None:
         for name, facts in head.items():
             if facts.get("dtype") in ("I8", "U8"):
                 return None
-            if name != "__metadata__" and not name.startswith(MEMORY_TENSORS) and facts["dtype"].startswith(("F", "BF")):
+            if (
+                name != "__metadata__"
+                and not name.startswith(MEMORY_TENSORS)
+                and facts["dtype"].startswith(("F", "BF"))
+            ):
                 total += math.prod(facts["shape"])
     return total if files else None
 

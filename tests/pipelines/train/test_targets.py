@@ -179,9 +179,7 @@ def test_lines_come_in_the_order_that_was_asked_for(
     by_id = {query: dict(zip(item.lines, item.gold, strict=True)) for query, item in orders["id"].items()}
     for example in several[:20]:
         (raw,) = search.retrieve([example.utterance], 100)
-        ranks = [
-            raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)
-        ]
+        ranks = [raw.ids.index(tool) if tool in raw.ids else 100 for tool in map(by_id[example.id].get, example.lines)]
         assert ranks == sorted(ranks)
 
 
