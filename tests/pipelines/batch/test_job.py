@@ -323,7 +323,7 @@ def test_too_many_bad_rows_stop_the_job_and_a_higher_limit_goes_on(
     assert not out.exists()
     assert len(scripted.asked) == 50
     summary = do(path, out, replace(CONFIG, max_bad_share=0.6))
-    assert (summary.rows, summary.bad, summary.kept) == (300, 150, 100)
+    assert (summary.rows, summary.bad, summary.resumed) == (300, 150, 100)
     assert len(scripted.asked) == 150  # none of them twice
     path.write_text("{broken\n" * 3)
     with pytest.raises(TooManyBadRows, match="3 of 3 rows are bad"):
@@ -353,10 +353,10 @@ def test_a_cache_serves_other_jobs_of_the_same_rewriter(
     config = replace(CONFIG, cache=str(tmp_path / "cache" / "answers.sqlite"))
     do(rows, tmp_path / "one.jsonl", config)
     assert len(scripted.asked) == 24
-    assert do(rows, tmp_path / "two.jsonl", replace(config, chunk_size=7)).asked == 0
+    assert do(rows, tmp_path / "two.jsonl", replace(config, chunk_size=7)).answered == 0
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
     other = replace(config, rewriter=replace(RULES, sampling=Sampling(max_tokens=5)))
-    assert do(rows, tmp_path / "three.jsonl", other).asked == 24
+    assert do(rows, tmp_path / "three.jsonl", other).answered == 24
 
 
 def test_rows_may_stand_as_they_were_finished(tmp_path: Path, rows: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_backend_that_dies_loses_nothing(
     assert not (tmp_path / "out.jsonl").exists()
     monkeypatch.setattr(scripted, "script", staticmethod(whole))
     summary = do(rows, tmp_path / "out.jsonl")
-    assert 0 < summary.kept < summary.rows == 36
+    assert 0 < summary.resumed < summary.rows == 36
 
 
 def test_the_command_reads_and_writes_pipes(tmp_path: Path, rows: Path) -> None:
