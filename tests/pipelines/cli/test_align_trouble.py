@@ -50,7 +50,7 @@ def ended(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
 def test_a_loss_that_is_no_number_ends_the_run_with_its_last_checkpoint(
     targets: Path, start: dict[str, Any], tmp_path: Path, algo: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
+    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, probe_queries=2)
     wild = [word for change in WILD for word in ("--set", f"training.{change}")]
     output = ended(capsys, 2, "align", config_path, *wild)
     assert "became" in output
