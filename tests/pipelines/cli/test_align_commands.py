@@ -145,7 +145,7 @@ def asked_in(folder: Path) -> set[str]:
 def test_the_other_algorithms_go_the_same_way(
     targets: Path, start: dict[str, Any], tmp_path: Path, algo: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, check=2)
+    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, probe_queries=2)
     assert cli.train(["align", config_path, "--device", "cpu"]) == 0
     output = capsys.readouterr()
     assert "worth it?" in output.err

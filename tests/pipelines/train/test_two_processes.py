@@ -48,7 +48,7 @@ def result(directory: Path, untied_lm: Path) -> list[dict[str, Any]]:
     start = {"path": str(directory / "sft")}
     for name, algo in ALGORITHMS.items():
         once = ALIGNING | {"evaluations": 1}
-        runs.append(["align", align_config(targets, start, directory / name, algo, check=4, training=once)])
+        runs.append(["align", align_config(targets, start, directory / name, algo, probe_queries=4, training=once)])
     drawing: dict[str, Any] = {"output": str(directory / "pairs"), "start": start, "data": [{"targets": str(targets)}]}
     drawing |= {key: ALGORITHMS["dpo"][key] for key in ("samples", "pairing")}
     runs.append(
