@@ -218,7 +218,7 @@ def test_a_config_that_cannot_be_meant_names_file_line_and_key(
         (b"- a\n- b\n", ("mapping",)),
         (b"index: caf\xe9\n", ("UTF-8",)),
         (b"index: a\n\tb: c\n", ("YAML",)),
-        (b"index: a\nindex: b\n", (":2:", "twice")),
+        (b"index: a\nindex: b\n", (":2:", "duplicate key index")),
         (b"[" * 3000, ()),
     ],
     ids=["empty", "list", "latin-1", "tab", "twice", "brackets"],
