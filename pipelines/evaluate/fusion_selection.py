@@ -68,7 +68,7 @@ class FusionScore:
 def choose_fusion(
     dev_sets: Sequence[FusionDevSet], metric: str = "recall@5", grid: Sequence[RewriteFusion] = GRID
 ) -> list[FusionScore]:
-    """The chosen fusion first, then all others by score. Data sets weigh the same, whatever their size."""
+    """The chosen fusion first, then all others by score. Data sets weigh the same, regardless of their size."""
     if not dev_sets or not all(dev.gold for dev in dev_sets):
         raise BadInput("there are no dev queries to choose the raw query's share on")
     values = [[dev.scores(fusion, metric) for dev in dev_sets] for fusion in grid]

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
+import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_commands import CONFIG_KINDS
 
 from pipelines.config import ConfigError, dump, load, parse
 from pipelines.index.build import IndexConfig
+from pipelines.renamed_keys import RENAMED_KEYS
 from retrievers.settings import BM25Settings, HybridSettings
 
 GOOD = """# a comment
@@ -123,3 +127,25 @@ def test_any_data_gives_a_config_or_one_error(data: object) -> None:
     except ConfigError:
         return  # refused by name; any other exception fails the test
     assert isinstance(config, Small)
+
+
+def _config_classes(kind: Any, seen: set[type]) -> set[type]:
+    """All dataclasses that a config of this kind may hold."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind not in seen:
+        seen.add(kind)
+        for hint in typing.get_type_hints(kind, include_extras=True).values():
+            _config_classes(hint, seen)
+    for argument in typing.get_args(kind):
+        _config_classes(argument, seen)
+    return seen
+
+
+def test_renamed_keys_lead_from_no_field_to_a_field() -> None:
+    classes: set[type] = set()
+    for kind in CONFIG_KINDS.values():
+        _config_classes(kind, classes)
+    fields = [{field.name for field in dataclasses.fields(kind)} for kind in classes]
+    assert list(RENAMED_KEYS) == sorted(RENAMED_KEYS)
+    for old, new in RENAMED_KEYS.items():
+        assert any(new in names for names in fields), f"{new}, the new name of {old}, is no field"
+        assert not any({old, new} <= names for names in fields), f"{old} and {new} are fields of one class"
