@@ -267,7 +267,6 @@ def test_sigterm_ends_it_and_all_its_children(served: Served) -> None:
 
 
 def metric(served: Served, name: str) -> float:
-    """What /metrics has under that name."""
-    return sum(
-        float(line.rpartition(" ")[2]) for line in served.client.get("/metrics").text.splitlines() if name in line
-    )
+    """The value of a metric; lines of comments name it too."""
+    lines = served.client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
