@@ -62,7 +62,7 @@ def _edit(name: str, old: str, new: str) -> Callable[[Path], None]:
         (_edit("qrels/test.tsv", "q52\tt4\t1", "q52\tt4\t0"), "the query 'q52' has no gold tool"),
         (_edit("qrels/test.tsv", "q52\tt4\t1", "q52 t4 1"), "test.tsv:4: a row is query-id"),
         (_edit("qrels/test.tsv", "q52\tt4", "q3\tt4"), "the query 'q3' is in both test and train"),
-        (_edit("queries.jsonl", '"q3"', '"q2"'), "queries.jsonl:4: the query id 'q2' stands twice"),
+        (_edit("queries.jsonl", '"q3"', '"q2"'), "queries.jsonl:4: duplicate query id 'q2'"),
         (_edit("queries.jsonl", '{"_id": "q3"', '{"_id": 3'), "queries.jsonl:4: _id and text"),
         (_edit("queries.jsonl", '"text": "query 3"', '"text": " "'), "queries.jsonl:4: _id and text"),
         (_edit("queries.jsonl", '{"_id": "q3"', '{_id: "q3"'), "queries.jsonl:4: a query is a JSON object"),
