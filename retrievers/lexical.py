@@ -1,4 +1,4 @@
-"""BM25 over Unicode words, by bm25s.
+"""BM25 over Unicode words, by bm25s (or, for comparison, by rank_bm25).
 
 A segment on disk holds raw counts: vocabulary, postings (term -> rows, with frequencies), lengths. Scores depend on the
 number of tools and their mean length, so they are computed on opening, in one vectorised pass (about 0.1 s for 50,000
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rank_bm25
 
 from retrievers.base import Retriever
 from retrievers.kind import Arrays, Block, Context
@@ -87,7 +88,10 @@ class BM25Kind:
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
-        return BM25(_score_segments(blocks, self._settings), rows, fingerprint)
+        segments = _score_segments(blocks, self._settings)
+        if self._settings.engine == "rank_bm25":
+            return RankBM25(segments, rows, fingerprint, self._settings)
+        return BM25(segments, rows, fingerprint)
 
 
 def _postings(vocabulary: list[str], terms: np.ndarray, rows: np.ndarray, counts: np.ndarray, size: int) -> Arrays:
@@ -174,3 +178,29 @@ class BM25:
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
         scores = [segment.scores(words) for segment in self._segments]
         return self._rows.best(scores[0] if len(scores) == 1 else np.concatenate(scores), k, 0.0, DIGITS)
+
+
+class RankBM25:
+    """The same search by rank_bm25, which scores the whole catalogue for every query."""
+
+    def __init__(
+        self, segments: Sequence[_ScoredSegment], rows: Rows, fingerprint: str, settings: BM25Settings
+    ) -> None:
+        self._rows, self.fingerprint = rows, fingerprint
+        # rank_bm25 takes texts, but only counts their words: the postings of the live rows will do.
+        texts: list[list[str]] = []
+        for segment in segments:
+            names, words = list(segment.vocabulary), [list[str]() for _ in segment.live]
+            for term, row, count in zip(segment.terms, segment.arrays["rows"], segment.arrays["counts"], strict=True):
+                words[row].extend([names[term]] * int(count))
+            texts.extend(text for text, is_live in zip(words, segment.live, strict=True) if is_live)
+        self._live = np.flatnonzero(rows.live)
+        self._engine = rank_bm25.BM25Plus(texts, k1=settings.k1, b=settings.b, delta=0.0)
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        return [self._search_one(tokens(clean(query)), k) for query in queries]
+
+    def _search_one(self, words: Sequence[str], k: int) -> Ranking:
+        scores = np.zeros(len(self._rows.ids))
+        scores[self._live] = self._engine.get_scores(list(words))
+        return self._rows.best(scores, k, 0.0, DIGITS)

@@ -48,10 +48,13 @@ def test_scores_are_those_of_rank_bm25(
 def test_scores_are_those_of_rank_bm25_after_changes(
     sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
 ) -> None:
-    build(tmp_path / "index", sample_tools[:150], {"bm25": BM25Settings()}, context)
+    settings = {"bm25": BM25Settings(), "slow": BM25Settings(engine="rank_bm25")}
+    build(tmp_path / "index", sample_tools[:150], settings, context)
     add(tmp_path / "index", sample_tools[140:], context)
     remove(tmp_path / "index", [tool.id for tool in sample_tools[20:60]], context)
-    check_against_rank_bm25(Index(tmp_path / "index", context), utterances)
+    index = Index(tmp_path / "index", context)
+    check_against_rank_bm25(index, utterances)
+    assert index.retriever("slow").search(utterances, 10) == index.retriever("bm25").search(utterances, 10)
 
 
 def test_words_of_every_script_are_found(context: Context, tmp_path: Path) -> None:
