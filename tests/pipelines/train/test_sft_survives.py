@@ -39,7 +39,7 @@ class Leg(NamedTuple):
     """The end of one process."""
 
     code: int
-    spoken_text: str
+    output: str
     steps: list[int]
     """Of the whole checkpoints it left."""
 
@@ -201,43 +201,43 @@ def result(tiny_lm: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def test_an_undisturbed_run_ends_well(result: dict[str, Any]) -> None:
     leg, state = result["straight"]
-    assert leg.code == 0, leg.said
-    assert "Traceback" not in leg.said
+    assert leg.code == 0, leg.output
+    assert "Traceback" not in leg.output
     assert state["steps"] == "[1, 4, 8]"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_leaves_a_checkpoint_that_resumes(result: dict[str, Any], name: str) -> None:
     stopped, resumed, state = result[name]
-    assert stopped.code == 130, stopped.said
-    assert "a checkpoint is kept, `--resume` goes on from it" in stopped.said.splitlines()[-1]
-    assert "Traceback" not in stopped.said
+    assert stopped.code == 130, stopped.output
+    assert "a checkpoint is kept, `--resume` goes on from it" in stopped.output.splitlines()[-1]
+    assert "Traceback" not in stopped.output
     assert len(stopped.steps) >= 1
-    assert resumed.code == 0, resumed.said
+    assert resumed.code == 0, resumed.output
     assert state == result["straight"][-1]
 
 
 @pytest.mark.parametrize("name", KILLS)
 def test_killed_in_the_midst_of_a_checkpoint_goes_on_from_the_one_before(result: dict[str, Any], name: str) -> None:
     killed, resumed, state = result[name]
-    assert killed.code == -signal.SIGKILL, killed.said
+    assert killed.code == -signal.SIGKILL, killed.output
     assert 4 in killed.steps
-    assert resumed.code == 0, resumed.said
+    assert resumed.code == 0, resumed.output
     assert state == result["straight"][-1]
 
 
 def test_killed_at_random_moments_ends_as_if_nothing_had_been(result: dict[str, Any]) -> None:
     *kills, resumed, state = result["killed at random"]
     assert all(leg.code in (-signal.SIGKILL, 0) for leg in kills)
-    assert resumed.code == 0, resumed.said
+    assert resumed.code == 0, resumed.output
     assert state == result["straight"][-1]
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_full_disk_keeps_the_last_whole_checkpoint(result: dict[str, Any], name: str) -> None:
     cramped, resumed = result[f"no room for {name}"]
-    assert cramped.code == 2, cramped.said
-    assert "no room left to write in" in cramped.said.splitlines()[-1]
-    assert "Traceback" not in cramped.said
+    assert cramped.code == 2, cramped.output
+    assert "no room left to write in" in cramped.output.splitlines()[-1]
+    assert "Traceback" not in cramped.output
     assert cramped.steps == [4]
-    assert resumed.code == 0, resumed.said
+    assert resumed.code == 0, resumed.output
