@@ -67,7 +67,7 @@ def test_a_build_says_what_came_of_its_tuning(tuned: Path) -> None:
     [line] = summary_lines(facts)
     assert line.endswith(f"-> {facts['after']:.3f}; kept is 100% of the tuned weights")
     [line] = summary_lines(facts | {"blend": "0"})
-    assert "kept is the model as it was" in line
+    assert "kept is the original model" in line
 
 
 def test_a_killed_run_resumes_without_its_torn_checkpoint_and_ends_with_the_same_weights(
