@@ -47,6 +47,8 @@ SHAPES = (
 """A docstring begins with a verb or a noun, not with a riddle; "per", not "a"."""
 NAMES = re.compile(r"each|found|place|told|said|heard|asked|(most|least)_\w+")
 """Names that say nothing of what they hold; max_ and min_ are the field's own."""
+DATA = ("Use it when somebody says: {query}",)
+"""Texts of an attack whose figures are published."""
 _WORD = re.compile(r"\b(" + "|".join(WORDS) + r")\b", re.IGNORECASE)
 
 
@@ -87,6 +89,8 @@ def findings(path: Path) -> list[str]:
     """Banned words, shapes and names in one file."""
     lines = []
     for line, text, is_docstring in _texts(path):
+        if text in DATA:
+            continue
         lines += [f"{path}:{line}: {match.group()!r}" for match in _WORD.finditer(text)]
         shapes = SHAPES if is_docstring else SHAPES[1:]
         lines += [f"{path}:{line}: {match.group()!r}" for shape in shapes for match in shape.finditer(text)]

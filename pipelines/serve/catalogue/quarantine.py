@@ -13,6 +13,7 @@ from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
 FILE = "quarantine.json"
+OLD_FILE = "held.json"
 MAX_TOOLS = 10_000
 """Tools that may wait; a flood must not fill the disk."""
 
@@ -35,6 +36,8 @@ class Quarantine:
         self._tools: dict[str, QuarantinedTool] = {}
         if folder:
             folder.mkdir(parents=True, exist_ok=True)
+            if (folder / OLD_FILE).exists():
+                raise BadInput(f"{folder / OLD_FILE} was written by an earlier version; rename it to {FILE}")
         if self._path and self._path.exists():
             self._tools = _read(self._path)
 
