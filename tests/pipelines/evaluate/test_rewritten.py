@@ -87,7 +87,7 @@ def scripted(
     """An evaluation in which the model answers by the script."""
     (place / "model").mkdir(exist_ok=True)
     (place / "model" / "model.safetensors").write_bytes(b"no weights")
-    monkeypatch.setitem(base.KINDS, "transformers", "doubles:ScriptedBackend")
+    monkeypatch.setitem(base.BACKENDS, "transformers", "doubles:ScriptedBackend")
     monkeypatch.setattr(ScriptedBackend, "script", staticmethod(script), raising=False)
     monkeypatch.setattr(ScriptedBackend, "asked", [])
     return evaluate(parse(EvalConfig, facts(place, **changes)), Context(_never))
@@ -321,7 +321,7 @@ NOBODY = {"kind": "server", "url": "http://127.0.0.1:9/v1", "model": "x", "retri
         ({"rewriters": {"mine": {"template": "needs"}}}, "needs a model"),
         ({"rewriters": {"mine": {"base": "bundled:smollm2-135m"}}}, "or a `template` to ask a model with"),
         ({"rewriters": {"mine": {**ZERO, "backend": NOBODY}}}, "loads no model; leave `base` out"),
-        ({"rewriters": {"mine": {**ZERO, "phrasing": "loud"}}}, "not 'loud'"),
+        ({"rewriters": {"mine": {**ZERO, "phrasing": "loud"}}}, "got 'loud'"),
         ({"rewriters": {"mine": {**ZERO, "sampling": {"answers": 2}}}}, "greedy answers are all the same"),
         ({"rewriters": {"mine": {**ZERO, "template": "neds"}}}, "no template neds"),
         ({"rewriters": {"mine": {**ZERO, "base": "./nowhere"}}}, "no model folder ./nowhere"),
