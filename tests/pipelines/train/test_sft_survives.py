@@ -144,6 +144,24 @@ def _cramped(size: int) -> Callable[[], None]:
     return before
 
 
+def _measure_speed(config: str) -> None:
+    """Measures this machine once for all children, each of which would take half a second for its estimate."""
+    import torch
+
+    from pipelines.config import load
+    from pipelines.train.sft import SftConfig
+    from pipelines.train.sources import read_targets
+    from rewrite.sft.estimate import estimate
+    from rewrite.sft.models import load_training_tokenizer
+    from rewrite.sft.rows import build_rows
+
+    settings = load(Path(config), SftConfig)
+    [source], template = read_targets(settings.data)
+    base, training = Path(settings.base), settings.training
+    rows = build_rows(template, load_training_tokenizer(base), source.train, training.max_tokens)
+    estimate(base, training, rows, torch.device("cpu"), half=False)
+
+
 def drive(folder: Path, base: Path, cache: Path) -> None:
     """Every scenario, one after the other."""
     import rewrite.sft.train  # noqa: F401 - once, before the children are forked
@@ -158,6 +176,7 @@ def drive(folder: Path, base: Path, cache: Path) -> None:
         return sft_config(targets, base, folder / name.replace(" ", "-"), **more)
 
     straight = config("straight")
+    _measure_speed(straight)
     result["straight"] = [_leg(straight, [], lambda: None, lambda child: None), _state(straight)]
     for number in (signal.SIGINT, signal.SIGTERM):
         stopped = config(f"stopped {number.name}")
@@ -210,7 +229,7 @@ def test_an_undisturbed_run_ends_well(result: dict[str, Any]) -> None:
 def test_a_signal_leaves_a_checkpoint_that_resumes(result: dict[str, Any], name: str) -> None:
     stopped, resumed, state = result[name]
     assert stopped.code == 130, stopped.output
-    assert "a checkpoint is kept, `--resume` goes on from it" in stopped.output.splitlines()[-1]
+    assert "a checkpoint is kept, resume with `--resume`" in stopped.output.splitlines()[-1]
     assert "Traceback" not in stopped.output
     assert len(stopped.steps) >= 1
     assert resumed.code == 0, resumed.output
