@@ -44,6 +44,7 @@ SLOW = (
     "pipelines/batch/test_batch_survives.py",
     "pipelines/train/test_two_processes.py",
     "rewrite/backends/test_in_process.py",
+    "retrievers/masstool/test_joint_training.py",
     "pipelines/cli/test_align_commands.py",
 )
 """Files that take most of a minute or more. They go first, so that no process is left alone with one at the end; the
