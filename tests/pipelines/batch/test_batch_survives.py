@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -124,16 +123,20 @@ def place() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(place: Path) -> None:
-    here = Path(__file__).parent
-    code = "import sys, test_batch_survives as here; here.drive(sys.argv[1])"
-    paths = os.pathsep.join((str(here), os.environ["PYTHONPATH"]))
+def run_here(function: str, place: Path) -> str:
+    """Calls a function of this file in a fresh process; returns its output."""
+    code = f"import sys, test_batch_survives as here; here.{function}(sys.argv[1])"
+    paths = os.pathsep.join((str(Path(__file__).parent), os.environ["PYTHONPATH"]))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code, str(place)], env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return done.stdout
+
+
+def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(place: Path) -> None:
+    found = json.loads(run_here("drive", place))
     assert found["wrong"] == 0
     assert found["steps"] > 40
     assert found["retry steps"] > 20
@@ -154,8 +157,19 @@ def limited(folder: Path, size: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, **options)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a job with all the room it wants."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    write_input(folder / "in.jsonl", 400)
+    assert limited(folder, 0).returncode == 0
+    return state(folder)
+
+
 @pytest.mark.parametrize("size", [10, 5_000, 20_000, 40_000])
-def test_a_full_disk_stops_cleanly_and_the_job_goes_on(tmp_path: Path, size: int) -> None:
+def test_a_full_disk_stops_cleanly_and_the_job_goes_on(
+    tmp_path: Path, size: int, undisturbed: dict[str, bytes]
+) -> None:
     write_input(tmp_path / "in.jsonl", 400)
     full = limited(tmp_path, size)
     assert full.returncode == 2, full.stderr
@@ -163,10 +177,36 @@ def test_a_full_disk_stops_cleanly_and_the_job_goes_on(tmp_path: Path, size: int
     assert full.stderr.count("\n") == 1
     assert not (tmp_path / "out.jsonl").exists()
     assert limited(tmp_path, 0).returncode == 0
-    (tmp_path / "other").mkdir()
-    write_input(tmp_path / "other" / "in.jsonl", 400)
-    assert limited(tmp_path / "other", 0).returncode == 0
-    assert state(tmp_path) == state(tmp_path / "other")
+    assert state(tmp_path) == undisturbed
+
+
+def drive_model(place: str) -> None:
+    """Runs in a process of its own, which loads the libraries once and forks one for every run of the command."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+
+    import rewrite.backends.in_process  # noqa: F401
+    from pipelines.cli.main import batch
+
+    folder = Path(place)
+
+    def job(name: str) -> None:
+        words = [str(folder / name / file) for file in ("in.jsonl", "out.jsonl")]
+        raise SystemExit(batch([*words, "--config", str(folder / "config.yaml")]))
+
+    shard = folder / "killed" / "out.jsonl.work" / "shard-00000.jsonl"
+    child = os.fork()
+    if not child:
+        job("killed")
+    try:
+        until(lambda: shard.exists() and shard.read_bytes().count(b"\n=") >= 2, 0.005, patience=2 * PATIENCE)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    for name in ("killed", "whole"):
+        child = os.fork()
+        if not child:
+            job(name)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path: Path, tiny_lm: Path) -> None:
@@ -178,19 +218,7 @@ def test_a_language_model_answers_a_resumed_job_as_an_uninterrupted_one(tmp_path
     (tmp_path / "config.yaml").write_text(
         f"rewriter: {{base: {tiny_lm}, template: needs, sampling: {{max_tokens: 12}}}}\nchunk_size: 7\n"
     )
-
-    def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-        words = [str(tmp_path / name / each) for each in ("in.jsonl", "out.jsonl")]
-        code = "from pipelines.cli.main import batch; raise SystemExit(batch())"
-        return started([sys.executable, "-c", code, *words, "--config", str(tmp_path / "config.yaml")])
-
-    shard = tmp_path / "killed" / "out.jsonl.work" / "shard-00000.jsonl"
-    with start("killed") as killed, start("whole") as whole:
-        until(lambda: shard.exists() and shard.read_bytes().count(b"\n=") >= 2, 0.005, patience=2 * PATIENCE)
-        killed.send_signal(signal.SIGKILL)
-        assert killed.wait() == -signal.SIGKILL
-        with start("killed") as again:
-            assert again.wait() == whole.wait() == 0
+    run_here("drive_model", tmp_path)
     assert state(tmp_path / "killed") == state(tmp_path / "whole") != {}
     assert json.loads((tmp_path / "killed" / "out.jsonl.batch.json").read_text())["summary"]["resumed"] >= 14
 
