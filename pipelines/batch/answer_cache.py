@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from rewrite.types import Answer
 
 DISK_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 """SQLite's codes for a full disk, a quota and a limit on the size of files."""
+TIMEOUT = 60.0
+"""Seconds to wait for another process that writes."""
 KEYS_PER_STATEMENT = 500
 
 
@@ -63,10 +66,22 @@ class AnswerCache:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._errors():
-            self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
-            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
+            self._enable_wal()
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+
+    def _enable_wal(self) -> None:
+        """Switch to write-ahead logging; SQLite's own timeout does not cover two processes that switch at once."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                self._file.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def get(self, keys: Sequence[str]) -> dict[str, CachedAnswer]:
         """The cached answers by key."""

@@ -61,7 +61,7 @@ def main() -> int:
         return keep(goal, settings, trained, *words)
 
     ToolReward.__call__ = counted  # type: ignore[method-assign]
-    fine_tuning.train, aligned.keep_best, ppo_run.kept = tuned, kept, kept  # type: ignore[attr-defined]
+    fine_tuning.train, aligned.keep_best, ppo_run.keep_best = tuned, kept, kept  # type: ignore[attr-defined]
     sys.addaudithook(_watch)
     codes = []
     for words in runs:

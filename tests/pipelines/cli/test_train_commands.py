@@ -179,7 +179,8 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
     config_path = _changed(config, tmp_path / "none.yaml", training__report_to=["tensorbord"], **run)
     assert "report_to knows tensorboard" in _refused(capsys, "sft", config_path)
     config_path = _changed(config, tmp_path / "short.yaml", training__max_tokens=8, **run)
-    assert "no example fits into 8 tokens; raise max_tokens" in _refused(capsys, "sft", config_path, "--device", "cpu")
+    error = _refused(capsys, "sft", config_path, "--device", "cpu")
+    assert "no example fits into 8 tokens; raise training.max_tokens" in error
     facts = json.loads((targets / "targets.json").read_text())
     shutil.copytree(targets, tmp_path / "targets")
     (tmp_path / "targets" / "targets.json").write_text(json.dumps(facts | {"fingerprint": "0123/bm25"}))

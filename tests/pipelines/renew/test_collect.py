@@ -95,7 +95,7 @@ def test_what_is_written_is_a_data_set(tmp_path: Path) -> None:
     assert {tool.id: tool for tool in data.tools} == TOOLS
     assert data.gold == {split: dict(gold) for split, gold in found.gold.items()}
     assert (tmp_path / "set" / "more.json").read_text() == "{}"
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="exists already"):
         write_dataset(tmp_path / "set", TOOLS.values(), [], {})
 
 

@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         read([{"text": 3, "status": "none", "queries": []}])
     with pytest.raises(BadInput, match="the key path is missing"):
         configs.parse(ReplaySettings, {})
-    with pytest.raises(BadInput, match="takes no path, base, template"):
+    with pytest.raises(BadInput, match="take no path, base, template"):
         RewriterSettings(template="needs", backend=ReplaySettings(path="x"))
-    with pytest.raises(BadInput, match="takes no path, base, template"):
+    with pytest.raises(BadInput, match="take no path, base, template"):
         RewriterSettings(backend=ReplaySettings(path="x"), sampling=Sampling(temperature=1.0, answers=2))

@@ -51,6 +51,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
 def test_the_server_keeps_to_its_document(server: Running, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    # A body that is too long for its field may be too long for the server.
+    schema.config.checks.negative_data_rejection.expected_statuses.append("413")
     tested = 0
     for found in schema.get_all_operations():
         operation = found.ok()
