@@ -58,7 +58,7 @@ def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
         settings: RetrieverSettings = _decode(KINDS[facts["kind"]][0], facts)
     except (KeyError, TypeError, ValueError) as error:
         raise IndexBroken(
-            f"the index has settings that this version does not know ({error}); build it again with `rewrite-index build`"
+            f"the index has unknown settings ({error}); build it again with `rewrite-index build`"
         ) from error
     return settings
 
