@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,29 +67,11 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     if is_finished(output):
         return close_run(output, training)
     from pipelines.train.algorithms import SamplingSetup, run_algorithm
-    from pipelines.train.training_run import make_card, make_task, write_results
+    from pipelines.train.training_run import make_task, write_results
     from rewrite.align.alignment_trainer import AlignTask
     from rewrite.sft.run import RunOptions
 
-    def card(result: TrainingResult, fusion: FusionScore | None) -> RewriterCard:
-        sources = zip(data.sources, config.data, strict=True)
-        return make_card(
-            (start.base, start.base_fingerprint),
-            training,
-            config.evaluation.metric,
-            data.sources,
-            result,
-            fusion,
-            data=[source.summary() | {"aligned_on": settings.split} for source, settings in sources],
-            training={
-                "algo": asdict(config.algo),
-                "reward": asdict(config.reward),
-                **asdict(training),
-                **result.facts,
-            },
-            trained_by=f"{config.algo.kind} after {start.trained_by}",
-        )
-
+    card = partial(_card, config, start, data)
     reward = ToolReward(data.sources, data.template, config.reward, context)
     reward.open()
     task, evaluator = make_task(
@@ -103,7 +86,9 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
     )
     with room_to_train(output):
         options = RunOptions(training, output, resume, context.show_progress, cuda)
-        setup = SamplingSetup(config.start, config.backend, context, lambda result: card(result, None))
+        setup = SamplingSetup(
+            config.start, config.backend, context, lambda result: _card(config, start, data, result, None)
+        )
         align_task = AlignTask(task, data.queries, reward, config.collapse, training.blends)
         result = run_algorithm(config.algo, align_task, options, setup, config.probe_queries)
         if evaluator is not None:
@@ -119,6 +104,26 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
                 context,
             )
     return close_run(output, training)
+
+
+def _card(
+    config: AlignConfig, start: StartPolicy, data: AlignData, result: TrainingResult, fusion: FusionScore | None
+) -> RewriterCard:
+    from pipelines.train.training_run import make_card
+
+    sources = zip(data.sources, config.data, strict=True)
+    algo, reward = asdict(config.algo), asdict(config.reward)
+    return make_card(
+        (start.base, start.base_fingerprint),
+        config.training,
+        config.evaluation.metric,
+        data.sources,
+        result,
+        fusion,
+        data=[source.summary() | {"aligned_on": settings.split} for source, settings in sources],
+        training={"algo": algo, "reward": reward, **asdict(config.training), **result.facts},
+        trained_by=f"{config.algo.kind} after {start.trained_by}",
+    )
 
 
 def _input_hashes(start: StartPolicy, data: AlignData, config: AlignConfig) -> dict[str, str]:

@@ -8,6 +8,7 @@ To add a scheme: a class like these, and one line in TOKEN_SCHEMES.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,18 +42,19 @@ class AssignedCodes:
     """The text that each new token is initialised from."""
 
 
-class TokenScheme:
+class TokenScheme(ABC):
     """Base of all schemes: nothing to learn, nothing to keep."""
 
     def __init__(self, source: TokenSource, state: Mapping[str, np.ndarray]) -> None:
         self._source = source
 
     def fit(self, documents: Sequence[str]) -> None:
-        """Learn from the catalogue."""
+        """Learn from the catalogue; most schemes have nothing to learn."""
+        return None
 
+    @abstractmethod
     def assign(self, tools: Sequence[Tool], documents: Sequence[str], taken: Collection[Code]) -> AssignedCodes:
         """A code for each tool that is not in `taken`."""
-        raise NotImplementedError
 
     def state(self) -> dict[str, np.ndarray]:
         """Arrays that later additions need."""

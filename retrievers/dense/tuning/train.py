@@ -76,20 +76,18 @@ def tune(
         for row in trainer.state.log_history
         if f"eval_{METRIC}" in row
     ]
-    facts = {
-        "before": before,
-        "after": scores[share],
-        "blend": share,
-        "blends": scores,
-        "history": history,
-        "settings": asdict(settings),
-    }
-    part = work / "encoder.part"
+    facts = {"before": before, "after": scores[share], "blend": share, "blends": scores, "history": history}
+    _save(model, facts | {"settings": asdict(settings)}, finished)
+    return finished
+
+
+def _save(model: SentenceTransformer, facts: dict[str, Any], finished: Path) -> None:
+    """Write the encoder beside its final folder first, so that a killed run leaves no half of one."""
+    part = finished.with_name("encoder.part")
     shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(str(part), create_model_card=False)
     (part / "training.json").write_text(json.dumps(facts, indent=1))
     part.rename(finished)
-    return finished
 
 
 class _Trainer(SentenceTransformerTrainer):
