@@ -243,7 +243,7 @@ class _Builder:
         fields = {field.name: field for field in dataclasses.fields(kind)}
         for key in data:
             if key not in fields:
-                known = [RENAMED_KEYS[key]] if RENAMED_KEYS.get(key) in fields else list(fields)
+                known = [new for new in RENAMED_KEYS.get(key, ()) if new in fields] or list(fields)
                 raise self.fail((*at, key), f"unknown key {_dotted((*at, key))}{_nearest(key, known)}")
         needed = [
             name

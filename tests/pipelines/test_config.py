@@ -15,6 +15,7 @@ from pipelines.config import ConfigError, dump, load, parse
 from pipelines.index.build import IndexConfig
 from pipelines.renamed_keys import RENAMED_KEYS
 from retrievers.settings import BM25Settings, HybridSettings
+from rewrite.align.settings import CollapseLimits, PpoSettings
 
 GOOD = """# a comment
 index: runs/x
@@ -146,6 +147,12 @@ def test_renamed_keys_lead_from_no_field_to_a_field() -> None:
         _config_classes(kind, classes)
     fields = [{field.name for field in dataclasses.fields(kind)} for kind in classes]
     assert list(RENAMED_KEYS) == sorted(RENAMED_KEYS)
-    for old, new in RENAMED_KEYS.items():
+    for old, new in ((old, new) for old, names in RENAMED_KEYS.items() for new in names):
         assert any(new in names for names in fields), f"{new}, the new name of {old}, is no field"
         assert not any({old, new} <= names for names in fields), f"{old} and {new} are fields of one class"
+
+
+def test_the_error_of_an_old_key_names_the_new_one_of_its_block() -> None:
+    for old, kind, new in (("kl", CollapseLimits, "max_kl"), ("kl", PpoSettings, "kl_weight")):
+        with pytest.raises(ConfigError, match=f"unknown key {old}; did you mean {new}\\?"):
+            parse(kind, {old: 1})
