@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tqdm import tqdm
 
 from pipelines.detection import Detection, detect, find_detector
+from pipelines.held_out import open_held_out
 from pipelines.phrasing import phrase
 from retrievers.errors import BadInput
 from retrievers.fusion import with_raw
@@ -48,14 +49,25 @@ class ToolSearch:
         rewriter: Rewriter | None = None,
         fusion: RewriteFusion | None = None,
         phrasing: str = "named",
+        held_out: bool = False,
     ) -> None:
-        """`phrasing` names the form in which candidate tools are shown to the rewriter."""
+        """`phrasing` names the form in which candidate tools are shown to the rewriter.
+
+        `held_out`: for training and dev. A retriever that remembers queries searches as if it did not know the
+        utterance, near copies of it and dev queries.
+        """
         self._retriever, self._detector = index.retriever(retriever), find_detector(index, retriever)
+        self.held_out = open_held_out(index, retriever) if held_out else None
         self._names = index.exact_names()
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
         self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint
         self.fields, self.tools = index.manifest.text, index.tools
+
+    @property
+    def by_utterance(self) -> bool:
+        """True if the ranking of a text depends on the utterance for which it was written."""
+        return self.held_out is not None
 
     @property
     def branches(self) -> Mapping[ToolId, tuple[int, ...]]:
@@ -108,7 +120,7 @@ class ToolSearch:
         return [
             ToolSearchResult(self.fuse(utterance, ranking, lines, k), ranking, rewrite, tuple(lines))
             for utterance, ranking, rewrite, lines in zip(
-                utterances, raw, rewrites, self.search_rewrites(rewrites), strict=True
+                utterances, raw, rewrites, self.search_rewrites(rewrites, utterances), strict=True
             )
         ]
 
@@ -135,18 +147,38 @@ class ToolSearch:
             for utterance, ranking in zip(utterances, raw, strict=True)
         ]
 
-    def search_rewrites(self, rewrites: Sequence[Rewrite], depth: int = DEPTH) -> list[list[Ranking]]:
-        """For every rewrite, one ranking per line; all distinct lines are searched together."""
-        lines = list(dict.fromkeys(line for rewrite in rewrites for line in rewrite.lines))
-        rankings = dict(zip(lines, self.retrieve(lines, depth), strict=True))
-        return [[rankings[line] for line in rewrite.lines] for rewrite in rewrites]
+    def search_rewrites(self, rewrites: Sequence[Rewrite], utterances: Sequence[str]) -> list[list[Ranking]]:
+        """For every rewrite, one ranking per line."""
+        return self.search_lines([rewrite.lines for rewrite in rewrites], utterances)
 
-    def retrieve(self, texts: Sequence[str], k: int, label: str = "searching") -> list[Ranking]:
-        """Run the retriever alone: no detector, no rewriter, no exact names. Shows progress on a terminal."""
+    def search_lines(
+        self, lines: Sequence[Sequence[str]], utterances: Sequence[str], label: str = "searching"
+    ) -> list[list[Ranking]]:
+        """For every utterance, one ranking per line written for it; all distinct searches are made together."""
+        owners = utterances if self.by_utterance else [""] * len(utterances)
+        keys = [[(line, owner) for line in own] for own, owner in zip(lines, owners, strict=True)]
+        unique = list(dict.fromkeys(key for own in keys for key in own))
+        texts = [line for line, _ in unique]
+        searched = self.retrieve(texts, DEPTH, label, [owner for _, owner in unique])
+        rankings = dict(zip(unique, searched, strict=True))
+        return [[rankings[key] for key in own] for own in keys]
+
+    def retrieve(
+        self, texts: Sequence[str], k: int, label: str = "searching", utterances: Sequence[str] | None = None
+    ) -> list[Ranking]:
+        """Run the retriever alone: no detector, no rewriter, no exact names. Shows progress on a terminal.
+
+        `utterances`: those for which the texts were written, if they are not utterances themselves.
+        """
         rankings: list[Ranking] = []
+        owners = texts if utterances is None else utterances
         steps = range(0, len(texts), CHUNK)
         for start in tqdm(steps, desc=label, leave=False) if self._progress and len(steps) > 4 else steps:
-            rankings.extend(self._retriever.search(texts[start : start + CHUNK], k))
+            part = slice(start, start + CHUNK)
+            if self.held_out is not None:
+                rankings.extend(self.held_out.search(texts[part], k, owners[part]))
+            else:
+                rankings.extend(self._retriever.search(texts[part], k))
         return rankings
 
     def check_tools(self, ids: Iterable[str], index: str = "the index") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,26 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """One ranking per query, at most k tools each; none for an empty query."""
+
+
+@runtime_checkable
+class RemembersQueries(Protocol):
+    """A retriever that may know queries with their tools, and so repeats the answer if it is asked one of them."""
+
+    @property
+    def remembers_queries(self) -> bool:
+        """True if it knows any."""
+
+    def learned(self, utterances: Sequence[str]) -> list[bool]:
+        """True for each utterance that the weights were trained on, up to case and order of its words."""
+
+    def search_held_out(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
+        """Search as if the utterance of each text, near copies of it and all dev queries were unknown."""
+
+
+def remembers(retriever: object) -> TypeGuard[RemembersQueries]:
+    """True if a retriever must be searched by `search_held_out` while rewriters are trained and dev is evaluated."""
+    return isinstance(retriever, RemembersQueries) and retriever.remembers_queries
 
 
 class VectorCache(Protocol):

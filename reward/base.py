@@ -37,6 +37,21 @@ class Findings:
     """Rankings of the raw utterances."""
 
 
+class FrozenSearch(Protocol):
+    """A frozen retriever that searches the lines which answers propose."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of the exact index that is searched."""
+
+    @property
+    def by_utterance(self) -> bool:
+        """True if the ranking of a text depends on the utterance for which it was written."""
+
+    def search(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
+        """One ranking per text, each written for one utterance."""
+
+
 class Fuse(Protocol):
     """Fuses the raw ranking with those of a rewrite's lines; without lines the raw ranking is served."""
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from retrievers.base import Retriever
-from reward.base import Findings, Fuse, RewriteAttempt
+from reward.base import Findings, FrozenSearch, Fuse, RewriteAttempt
 from reward.lists import RankingCache
 from reward.metrics import DEPTH, judge, measure
 from reward.terms import TERMS, check_term, metric
@@ -16,7 +15,7 @@ from reward.terms import TERMS, check_term, metric
 class RetrievalReward:
     """A weighted sum of terms, for a batch of attempts at once. As picklable as its retriever and its fusion are."""
 
-    def __init__(self, retriever: Retriever, fuse: Fuse, weights: Mapping[str, float]) -> None:
+    def __init__(self, retriever: FrozenSearch, fuse: Fuse, weights: Mapping[str, float]) -> None:
         """`weights` holds metrics (recall@5, ndcg@5, comp@5, rank@5, mrr) and the names in `TERMS`."""
         for name in weights:
             check_term(name)
@@ -44,13 +43,17 @@ class RetrievalReward:
 
     def find(self, attempts: Sequence[RewriteAttempt]) -> Findings:
         """Judged rankings of the attempts and of the raw queries; the retriever is called at most once."""
-        texts = [text for attempt in attempts for text in (attempt.utterance, *attempt.lines)]
-        known = self.lists(texts)
+        key = self.lists.key
+        known = self.lists(
+            key(text, attempt.utterance) for attempt in attempts for text in (attempt.utterance, *attempt.lines)
+        )
         gold = [attempt.gold for attempt in attempts]
         rewritten = [(attempt.utterance, attempt.lines) for attempt in attempts]  # many are equal
         alone = [(attempt.utterance, ()) for attempt in attempts]
         fused = {
-            (utterance, lines): self._fuse(utterance, known[utterance], [known[line] for line in lines], DEPTH).ids
+            (utterance, lines): self._fuse(
+                utterance, known[key(utterance, utterance)], [known[key(line, utterance)] for line in lines], DEPTH
+            ).ids
             for utterance, lines in dict.fromkeys([*rewritten, *alone])
         }
         served, raw = ([fused[key] for key in keys] for keys in (rewritten, alone))

@@ -182,7 +182,7 @@ class Expander:
         if not rewrites:
             return dict(zip(texts, self._search.search(texts, self._k, detect=False), strict=True))
         raw = chunk.raw or self._retrieve(list(chunk.keys))
-        lists = self._search.search_rewrites([rewrites[text] for text in texts])
+        lists = self._search.search_rewrites([rewrites[text] for text in texts], texts)
         return {
             text: self._search.fuse(text, raw[text], lines, self._k) for text, lines in zip(texts, lists, strict=True)
         }

@@ -39,7 +39,7 @@ def unseen_tools(data: DataSet) -> DataSet:
         used.get("test", set()) - used.get("train", set()) - used.get("dev", set()), "test"
     )
     for split, share in SHARES.items():
-        for tool in _held_out(everything, share, side, split, f"{data.name}/{split}"):
+        for tool in held_out_tools(everything, share, side, split, f"{data.name}/{split}"):
             side[tool] = split
     own: dict[str, Gold] = {"train": {}, "dev": {}, "test": {}}
     dropped: Counter[str] = Counter()
@@ -64,7 +64,7 @@ def unseen_tools(data: DataSet) -> DataSet:
     return replace(data, gold=own, report=report)
 
 
-def _held_out(
+def held_out_tools(
     scenes: Sequence[frozenset[ToolId]], share: float, taken: Mapping[ToolId, str], split: str, salt: str
 ) -> set[ToolId]:
     """Tools that are mostly used with each other: a group is grown until the split holds its share.

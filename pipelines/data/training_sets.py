@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipelines.data.dataset import DataSet, Gold, load_dataset
+from pipelines.data.folds import without_fold
 from pipelines.data.label_augmentation import add_catalogue_queries, add_joined_texts
 from pipelines.data.labels import Label, has_labels, load_labels
 from pipelines.data.splits import apply_protocol, leave_one_out
@@ -22,7 +23,7 @@ NONE = Labels()
 def labelled_set(settings: MassToolTraining, text: Sequence[str]) -> list[TrainingSet]:
     """The training set of MassTool, with the labels that its settings name, or else the data set's own."""
     source = settings.data[0]
-    data = apply_protocol(load_dataset(source.path), settings.protocol)
+    data = without_fold(apply_protocol(load_dataset(source.path), settings.protocol), settings)
     examples = training_set(data, source.text or text)
     folders = settings.labels or ((source.path,) if has_labels(source.path) else ())
     labels = [load_labels(folder) for folder in folders]

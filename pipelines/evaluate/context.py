@@ -64,7 +64,7 @@ class EvalContext:
     def __init__(self, queries: EvalQueries, context: Context) -> None:
         self.queries, self.context = queries, context
         self._indexes: dict[str, Index] = {}
-        self._searches: dict[tuple[RetrieverRef, str], ToolSearch] = {}
+        self._searches: dict[tuple[RetrieverRef, str, bool], ToolSearch] = {}
         self._raw: dict[tuple[RetrieverRef, str], Timed[list[Ranking]]] = {}
 
     def index(self, folder: str) -> Index:
@@ -73,16 +73,21 @@ class EvalContext:
             self._indexes[folder] = Index(Path(folder), self.context)
         return self._indexes[folder]
 
-    def search(self, ref: RetrieverRef, phrasing: str = "named") -> ToolSearch:
-        """The query path of one retriever; `phrasing` is the form in which a rewriter sees tools."""
-        if (ref, phrasing) not in self._searches:
-            self._searches[ref, phrasing] = ToolSearch(self.index(ref.index), ref.retriever, phrasing=phrasing)
-        return self._searches[ref, phrasing]
+    def search(self, ref: RetrieverRef, phrasing: str = "named", split: str = "test") -> ToolSearch:
+        """The query path of one retriever; `phrasing` is the form in which a rewriter sees tools.
+
+        Queries of a split other than test may be remembered by the retriever: they are held out.
+        """
+        key = (ref, phrasing, split != "test")
+        if key not in self._searches:
+            index = self.index(ref.index)
+            self._searches[key] = ToolSearch(index, ref.retriever, phrasing=phrasing, held_out=key[2])
+        return self._searches[key]
 
     def raw(self, ref: RetrieverRef, split: str) -> Timed[list[Ranking]]:
         """Rankings of the raw queries of a split."""
         if (ref, split) not in self._raw:
-            search, texts = self.search(ref), self.queries.texts(split)
+            search, texts = self.search(ref, split=split), self.queries.texts(split)
             search.search(texts[:1], 1)  # loads the model, so that the time is that of the search alone
             self._raw[ref, split] = self.timed(lambda: search.retrieve(texts, DEPTH, f"{ref.retriever}, {split}"))
         return self._raw[ref, split]

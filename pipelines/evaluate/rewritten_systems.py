@@ -86,13 +86,15 @@ class RewriterPool:
 
     def _run(self, rewriter: Rewriter, use: RewriterUse, split: str) -> Timed[list[Rewrite]]:
         evaluation = self._evaluation
-        search, raw = evaluation.search(use.ref, self.parts(use).phrasing), evaluation.raw(use.ref, split)
+        search = evaluation.search(use.ref, self.parts(use).phrasing, split)
+        raw = evaluation.raw(use.ref, split)
         inputs = search.rewrite_inputs(evaluation.queries.texts(split), raw.value, rewriter.template)
         return evaluation.timed(lambda: rewriter.rewrite(inputs, evaluation.context.show_progress))
 
     def rank(self, use: RewriterUse, fusion: RewriteFusion | None) -> tuple[list[Ranking], float, SystemFusion]:
         """A system's rankings, the seconds of all steps behind them, and its fusion."""
-        evaluation, split, search = self._evaluation, self._evaluation.queries.split, self._evaluation.search(use.ref)
+        evaluation, split = self._evaluation, self._evaluation.queries.split
+        search = evaluation.search(use.ref, split=split)
         tried = tuple(self._choose(use)) if use.choose else ()
         chosen = tried[0].fusion if tried else fusion or self.parts(use).fusion or RewriteFusion()
         raw, rewrites = evaluation.raw(use.ref, split), self._rewrites_of(use, split)
@@ -122,15 +124,16 @@ class RewriterPool:
         return answers
 
     def _choose(self, use: RewriterUse) -> list[FusionScore]:
-        queries, search = self._evaluation.queries, self._evaluation.search(use.ref)
+        queries, search = self._evaluation.queries, self._evaluation.search(use.ref, split=DEV)
         raw, lines = self._evaluation.raw(use.ref, DEV).value, self._search_rewrites(use, DEV).value
         return choose_fusion([FusionDevSet(search, queries.texts(DEV), raw, lines, queries.gold(DEV))], METRIC)
 
     def _search_rewrites(self, use: RewriterUse, split: str) -> Timed[list[list[Ranking]]]:
         key = (use.rewriter, use.ref, split)
         if key not in self._rankings:
-            search, rewrites = self._evaluation.search(use.ref), self._rewrites_of(use, split).value
-            self._rankings[key] = self._evaluation.timed(lambda: search.search_rewrites(rewrites))
+            search, rewrites = self._evaluation.search(use.ref, split=split), self._rewrites_of(use, split).value
+            texts = self._evaluation.queries.texts(split)
+            self._rankings[key] = self._evaluation.timed(lambda: search.search_rewrites(rewrites, texts))
         return self._rankings[key]
 
     def _rewrites_of(self, use: RewriterUse, split: str) -> Timed[list[Rewrite]]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pipelines.data.trec import read_run
 from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
 from pipelines.evaluate.rewritten_systems import DEV, RewriterAnswers, RewriterPool, RewriterUse, SystemFusion
+from pipelines.index.trained_on import refuse_trained
 from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
 from retrievers.errors import BadInput
-from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
@@ -120,7 +119,9 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
     ref = RetrieverRef(folder, system.retriever)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
     split = DEV if system.choose_fusion else queries.split
-    _refuse_trained(name, evaluation.index(folder), system.retriever, queries, split)
+    refuse_trained(
+        f"the system {name!r}", evaluation.index(folder), system.retriever, queries.data.name, queries.protocol, split
+    )
     return ref
 
 
@@ -131,30 +132,3 @@ def _check_queries(name: str, rankings: Mapping[str, Ranking], order: Sequence[s
             f"does not rank query {missing[0]!r}" if missing else f"ranks query {extra[0]!r}, which is not in the split"
         )
         raise BadInput(f"the system {name!r} {problem}; systems must rank the same {len(order)} queries")
-
-
-def _refuse_trained(name: str, index: Index, retriever: str, queries: EvalQueries, split: str) -> None:
-    """Refuse a retriever whose training makes this evaluation too easy.
-
-    Trained under another protocol, it has seen the tools that `unseen-tools` holds out. MassTool also remembers the
-    train and dev queries of its data set with their tools.
-    """
-    part = index.manifest.retrievers.get(retriever)
-    for inner in part.settings.get("of", ()) if part else ():
-        _refuse_trained(name, index, inner, queries, split)
-    training: dict[str, Any] | None = part.settings.get("train") if part else None
-    if part is None or not training:
-        return
-    dataset, protocol = queries.data.name, queries.protocol
-    sources = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]}
-    other = training["protocol"] != protocol and protocol == "unseen-tools"
-    if other and dataset in sources - {training.get("hold_out")}:
-        raise BadInput(
-            f"the system {name!r} was trained on {dataset} with protocol {training['protocol']}, so it has seen the "
-            f"tools that {protocol} holds out; train it with `protocol: {protocol}`"
-        )
-    if part.settings["kind"] == "masstool" and split != "test" and dataset in sources:
-        raise BadInput(
-            f"the system {name!r} remembers the {split} queries of {dataset} with their tools, so they cannot measure "
-            "it; see the dev figures in its training.json, or evaluate test with a given fusion"
-        )

@@ -7,18 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.data.sample_data import SAMPLE, sample_folder
+from pipelines.index.folds import build_folds
+from pipelines.index.training_data import training_data
 from retrievers.catalogue import FORMATS, read_catalogue
 from retrievers.errors import BadInput
-from retrievers.generative.settings import ToolGenSettings
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kind import Context
-from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.registry import RetrieverSettings, check_names
-from retrievers.settings import DenseSettings
 from retrievers.text import FIELDS
 from retrievers.types import Tool
-from retrievers.weaver.settings import ToolWeaverSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +72,6 @@ def build_index(
 ) -> Change:
     """Read the catalogues, unless `tools` are given, train, and build."""
     tools = read_tools(config.catalogue, config.format) if tools is None else tools
-    training = {}
-    for name, settings in config.retrievers.items():
-        learners = DenseSettings | MassToolSettings | ToolGenSettings | ToolWeaverSettings
-        if isinstance(settings, learners) and settings.train is not None:
-            from pipelines.data.training_sets import labelled_set, training_sets
-
-            learns = settings.train
-            if isinstance(learns, MassToolTraining):
-                training[name] = labelled_set(learns, config.text)
-            else:
-                training[name] = training_sets(learns, config.text)
+    build_folds(Path(config.index), tools, config.retrievers, context, config.text, wait)
+    training = training_data(config.retrievers, config.text)
     return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training, resume)

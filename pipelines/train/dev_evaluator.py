@@ -73,7 +73,8 @@ class DevEvaluator:
         self._settings, self._seen_tools = settings, frozenset(seen_tools)
         self._sets: list[tuple[str, ToolSearch, list[Example]]] = []
         for source, examples in zip(sources, dev, strict=True):
-            search = ToolSearch(Index(Path(source.facts["index"]), context), source.facts["retriever"])
+            index = Index(Path(source.facts["index"]), context)
+            search = ToolSearch(index, source.facts["retriever"], held_out=True)
             if search.fingerprint != source.facts["fingerprint"]:
                 raise ModelMismatch(
                     f"the targets of {source.name} were made with another state of {source.facts['index']}; "
@@ -109,10 +110,11 @@ class DevEvaluator:
     def _dev_sets(self, rewrites: Sequence[Rewrite]) -> list[FusionDevSet]:
         dev_sets, start = [], 0
         for (_, search, examples), raw in zip(self._sets, self._raw, strict=True):
-            lists = search.search_rewrites(rewrites[start : start + len(examples)])
+            utterances = [example.utterance for example in examples]
+            lists = search.search_rewrites(rewrites[start : start + len(examples)], utterances)
             start += len(examples)
             gold = [frozenset(example.gold) for example in examples]
-            dev_sets.append(FusionDevSet(search, [example.utterance for example in examples], raw, lists, gold))
+            dev_sets.append(FusionDevSet(search, utterances, raw, lists, gold))
         return dev_sets
 
     def raw_scores(self) -> dict[str, float]:

@@ -54,8 +54,12 @@ class _ServedSearch:
     def fingerprint(self) -> str:
         return self._search.fingerprint
 
-    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        return self._search.retrieve(queries, k)
+    @property
+    def by_utterance(self) -> bool:
+        return self._search.by_utterance
+
+    def search(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
+        return self._search.retrieve(texts, k, utterances=utterances)
 
     def __call__(self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int) -> Ranking:
         return self._search.fuse(utterance, raw, lists, k, self._fusion)
@@ -110,7 +114,8 @@ class ToolReward:
         if name not in self._opened:
             source = self._sources[name]
             self._context = self._context or make_context(self._device)
-            search = ToolSearch(Index(Path(source["index"]), self._context), source["retriever"])
+            index = Index(Path(source["index"]), self._context)
+            search = ToolSearch(index, source["retriever"], held_out=True)
             if search.fingerprint != source["fingerprint"]:
                 raise ModelMismatch(
                     f"the targets were made with {source['retriever']} of {source['index']} in the state "

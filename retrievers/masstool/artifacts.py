@@ -1,7 +1,7 @@
 """Files that training leaves in an index: heads, shifts of trained tools, and the pool of training queries.
 
 masstool.safetensors   heads/...; tools/...: texts and shifts of trained tools; pool/...: keys and graph
-pool.jsonl             training queries with the ids of their tools, in the order of the keys
+pool.jsonl             training and dev queries with the ids of their tools, in the order of the keys
 trained_tools.json     hashes of the trained tools' texts, with their rows
 training.json          dev metrics, choices on dev, the detector's threshold
 encoder/               the tuned encoder, where one was tuned
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.errors import IndexBroken
+from retrievers.errors import BadInput, IndexBroken
 from retrievers.masstool.faithful import trainer_class
 from retrievers.masstool.model import Heads
 from retrievers.masstool.neighbour_transfer import transferred_shifts
@@ -56,6 +56,17 @@ class Artifacts:
     """Content of training.json"""
     pool_graph: np.ndarray | None = None
     """HNSW graph over `pool_keys`, where they are many"""
+    dev_queries: frozenset[str] | None = frozenset()
+    """Queries of the pool that are from dev; None: an earlier version did not note them"""
+
+    def known_dev_queries(self) -> frozenset[str]:
+        """Queries of the pool that are from dev; refuses an index that does not note them."""
+        if self.dev_queries is None:
+            raise BadInput(
+                "this MassTool index does not note which of its queries are from dev, so that no rewriter can be "
+                "trained or evaluated on dev with it; run `rewrite-index build` again"
+            )
+        return self.dev_queries
 
     @property
     def threshold(self) -> float | None:
@@ -94,7 +105,7 @@ def untrained(settings: MassToolSettings, dimensions: int) -> Artifacts:
 
 def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
     """Write all files; `training.json` last."""
-    (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs))
+    (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs, artifacts.known_dev_queries()))
     (folder / "trained_tools.json").write_text(json.dumps(artifacts.rows))
     tools = {name: getattr(artifacts, name) for name in ("trained_texts", "shifts", "signal_shifts")}
     pool = {"keys": artifacts.pool_keys}
@@ -127,7 +138,8 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
             return Artifacts(
                 heads.requires_grad_(False),
                 rows=json.loads((folder / "trained_tools.json").read_text()),
-                pairs=decode_pairs((folder / "pool.jsonl").read_bytes()),
+                pairs=decode_pairs(pairs_file := (folder / "pool.jsonl").read_bytes()),
+                dev_queries=decode_dev_queries(pairs_file),
                 training=json.loads((folder / "training.json").read_text()),
                 pool_keys=pool["keys"],
                 pool_graph=pool["graph"].numpy() if "graph" in pool else None,
@@ -137,9 +149,12 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
         raise IndexBroken(f"{folder} is damaged ({type(error).__name__}); run `rewrite-index build` again") from error
 
 
-def encode_pairs(pairs: Sequence[Pair]) -> bytes:
-    """Pairs as JSON lines."""
-    lines = (json.dumps({"query": query, "tools": list(tools)}, ensure_ascii=False) for query, tools in pairs)
+def encode_pairs(pairs: Sequence[Pair], dev_queries: Collection[str] | None = None) -> bytes:
+    """Pairs as JSON lines, with the split of each where dev queries are given."""
+    rows: list[dict[str, Any]] = [{"query": query, "tools": list(tools)} for query, tools in pairs]
+    if dev_queries is not None:
+        rows = [row | {"split": "dev" if row["query"] in dev_queries else "train"} for row in rows]
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
@@ -147,3 +162,11 @@ def decode_pairs(data: bytes) -> list[Pair]:
     """Pairs from JSON lines."""
     rows = (json.loads(line) for line in data.split(b"\n") if line)
     return [(row["query"], tuple(row["tools"])) for row in rows]
+
+
+def decode_dev_queries(data: bytes) -> frozenset[str] | None:
+    """Queries that are from dev; None if the lines name no split."""
+    rows = [json.loads(line) for line in data.split(b"\n") if line]
+    if any("split" not in row for row in rows):
+        return None
+    return frozenset(row["query"] for row in rows if row["split"] == "dev")

@@ -82,13 +82,19 @@ class MassToolKind:
         signals = partial(_read_rows, arrays)
         live = {rows.ids[row]: int(row) for row in np.flatnonzero(rows.live)}
         keys, pairs = self._confirmed or (np.zeros((0, dimensions), np.float32), [])
-        pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, {query for query, _ in pairs})
-        if artifacts.pool_graph is not None:
-            pool.use_graph(artifacts.pool_graph)
+        confirmed_queries = {query for query, _ in pairs}
+
+        def make_pool(without_dev: bool) -> Pool:
+            replaced = confirmed_queries | artifacts.known_dev_queries() if without_dev else confirmed_queries
+            pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, replaced)
+            if artifacts.pool_graph is not None:
+                pool.use_graph(artifacts.pool_graph)
+            return pool
+
         heads = untrained(self._settings, dimensions).heads
         confirmed = ConfirmedVotes(Pool(keys, pairs, live, signals), heads, artifacts.heads.vote_scale)
         kind = MassTool if artifacts.threshold is None else DetectingMassTool
-        return kind(self._encoder, dense, artifacts, pool, confirmed, rows)
+        return kind(self._encoder, dense, artifacts, make_pool, confirmed, rows)
 
 
 def _read_rows(arrays: Sequence[np.ndarray], rows: list[int]) -> np.ndarray:

@@ -11,7 +11,11 @@ import torch
 from retrievers.masstool.artifacts import Pair
 from retrievers.masstool.graph import full_view, make_edges
 from retrievers.masstool.model import Neighbours, ToolVectors
+from retrievers.near_copies import NearCopies, copy_features
 from retrievers.types import ToolId
+
+SPARE = 32
+"""Neighbours searched beyond those wanted, so that near copies can be left out."""
 
 
 class Pool:
@@ -40,6 +44,7 @@ class Pool:
         padded = np.zeros((len(used) + 1, keys.shape[1]), np.float32)
         padded[: len(used)] = signals(used)
         self.tools = ToolVectors(*(torch.from_numpy(padded),) * 3)
+        self._copies = NearCopies([query for query, _ in pairs])
         self._graph: Any = None
 
     def use_graph(self, data: np.ndarray) -> None:
@@ -48,6 +53,22 @@ class Pool:
 
         if self.live.any():
             self._graph = HnswGraph(data, self.live)
+
+    def nearest_but_copies(self, queries: np.ndarray, count: int, utterances: Sequence[str]) -> Neighbours:
+        """Nearest live queries that are no near copies of the utterances, one per query."""
+        features, searched, size = list(map(copy_features, utterances)), count + SPARE, int(self.live.sum())
+        while True:
+            near = self.nearest(queries, searched)
+            rows, kept = near.rows.numpy(), near.valid.numpy().copy()
+            for query, own in enumerate(features):
+                for column in np.flatnonzero(kept[query]):
+                    kept[query, column] = not self._copies.is_copy(int(rows[query, column]), own)
+            if searched >= size or (kept.sum(axis=1) >= count).all():
+                break
+            searched = min(size, 4 * searched)
+        order = torch.from_numpy(np.argsort(~kept, axis=1, kind="stable")[:, :count])
+        valid = torch.from_numpy(kept).gather(1, order)
+        return Neighbours(near.rows.gather(1, order), near.cosines.gather(1, order) * valid, valid)
 
     def nearest(self, queries: np.ndarray, count: int) -> Neighbours:
         """Nearest live queries of the pool."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,10 +11,10 @@ import torch
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense, search_texts
 from retrievers.masstool.artifacts import Artifacts
-from retrievers.masstool.model import Heads
+from retrievers.masstool.model import Heads, Neighbours
 from retrievers.masstool.pool import Pool
 from retrievers.rows import Rows
-from retrievers.text import clean
+from retrievers.text import clean, tokens
 from retrievers.types import Ranking
 
 BATCH_SIZE = 1024
@@ -25,12 +26,17 @@ class ConfirmedVotes:
     def __init__(self, pool: Pool, heads: Heads, scale: float) -> None:
         self._pool, self._heads, self._scale = pool, heads, scale
 
-    def __call__(self, queries: np.ndarray) -> torch.Tensor | float:
-        """Addition to the queries' vectors; 0 where no query was confirmed."""
-        if not self._pool.live.any():
+    @property
+    def any(self) -> bool:
+        """True if a query was confirmed."""
+        return bool(self._pool.live.any())
+
+    def __call__(self, queries: np.ndarray, utterances: Sequence[str] | None = None) -> torch.Tensor | float:
+        """Addition to the queries' vectors; 0 where no query was confirmed. Near copies of `utterances` do not vote."""
+        if not self.any:
             return 0.0
         pool, heads = self._pool, self._heads
-        near = pool.nearest(queries, heads.settings.neighbours)
+        near = find_neighbours(pool, queries, heads.settings.neighbours, utterances)
         searched = heads.search_neighbours(torch.from_numpy(queries), near, pool.keys, pool.view, pool.tools)
         return self._scale * heads.votes(searched)
 
@@ -39,9 +45,17 @@ class MassTool:
     """Folds a query and its neighbours into one vector, and searches the tools with it."""
 
     def __init__(
-        self, encoder: Encoder, dense: Dense, artifacts: Artifacts, pool: Pool, confirmed: ConfirmedVotes, rows: Rows
+        self,
+        encoder: Encoder,
+        dense: Dense,
+        artifacts: Artifacts,
+        make_pool: Callable[[bool], Pool],
+        confirmed: ConfirmedVotes,
+        rows: Rows,
     ) -> None:
-        self._encoder, self._dense, self._artifacts, self._pool = encoder, dense, artifacts, pool
+        """`make_pool(True)` makes the pool without dev queries."""
+        self._encoder, self._dense, self._artifacts, self._make_pool = encoder, dense, artifacts, make_pool
+        self._pool = make_pool(False)
         self._confirmed = confirmed
         self._has_tools, self.fingerprint = bool(rows.live.any()), dense.fingerprint
 
@@ -52,15 +66,44 @@ class MassTool:
             self._encoder, queries, lambda encoded: self._dense.search_vectors(self.vectors(encoded), k)
         )
 
+    @property
+    def remembers_queries(self) -> bool:
+        return bool(self._artifacts.pairs) or self._confirmed.any
+
+    def search_held_out(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
+        if not self._has_tools:
+            return [Ranking()] * len(texts)
+        owners = [utterance for text, utterance in zip(texts, utterances, strict=True) if clean(text)]
+        return search_texts(
+            self._encoder, texts, lambda encoded: self._dense.search_vectors(self.vectors(encoded, owners), k)
+        )
+
+    def learned(self, utterances: Sequence[str]) -> list[bool]:
+        return [frozenset(tokens(utterance)) in self._learned for utterance in utterances]
+
+    @cached_property
+    def _learned(self) -> frozenset[frozenset[str]]:
+        dev = self._artifacts.known_dev_queries()
+        return frozenset(frozenset(tokens(query)) for query, _ in self._artifacts.pairs if query not in dev)
+
+    @cached_property
+    def _held_out_pool(self) -> Pool:
+        return self._make_pool(True)
+
     @torch.no_grad()
-    def vectors(self, encoded: np.ndarray) -> np.ndarray:
-        """u(q) of encoded queries: the vector that is matched with every tool's."""
-        heads, pool, parts = self._artifacts.heads, self._pool, []
+    def vectors(self, encoded: np.ndarray, utterances: Sequence[str] | None = None) -> np.ndarray:
+        """u(q) of encoded queries: the vector that is matched with every tool's.
+
+        With `utterances`, one per query, near copies of them and dev queries do not vote.
+        """
+        heads, parts = self._artifacts.heads, []
+        pool = self._pool if utterances is None else self._held_out_pool
         for start in range(0, len(encoded), BATCH_SIZE):
             batch = np.ascontiguousarray(encoded[start : start + BATCH_SIZE], dtype=np.float32)
-            near = pool.nearest(batch, heads.settings.neighbours)
+            owners = None if utterances is None else utterances[start : start + BATCH_SIZE]
+            near = find_neighbours(pool, batch, heads.settings.neighbours, owners)
             folded = heads(torch.from_numpy(batch), near, pool.keys, pool.view, pool.tools, None)
-            parts.append((folded.vectors + self._confirmed(batch)).numpy())
+            parts.append((folded.vectors + self._confirmed(batch, owners)).numpy())
         return np.concatenate(parts)
 
 
@@ -84,3 +127,8 @@ class DetectingMassTool(MassTool):
             for row, value in zip(texts, detected.tolist(), strict=True):
                 values[row] = round(value, 6)
         return values
+
+
+def find_neighbours(pool: Pool, queries: np.ndarray, count: int, utterances: Sequence[str] | None) -> Neighbours:
+    """Nearest queries of the pool, without near copies of `utterances`."""
+    return pool.nearest(queries, count) if utterances is None else pool.nearest_but_copies(queries, count, utterances)

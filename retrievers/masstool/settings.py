@@ -82,6 +82,13 @@ class MassToolTraining:
     patience: Annotated[int, Ge(1)] = 8
     unseen_tool_weight: Annotated[float, Interval(ge=0, le=1)] | None = None
     """Weight on dev of tools that no training query needs. None: their share of the catalogue."""
+    folds: Annotated[int, Ge(0)] = 0
+    """Further indexes in `INDEX.folds`, each trained without one part of the training queries: a rewriter learns from
+    answers to queries that the retriever has not learned. 0: none, and no rewriter can be trained in front of it."""
+    fold_by: Literal["queries", "tools"] = "queries"
+    """Parts of the training queries, or all queries of a part of the tools: for rewriters that will meet new tools."""
+    left_out_fold: Annotated[int, Ge(0)] | None = None
+    """The part that this index leaves out; `folds` sets it."""
     seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
@@ -89,6 +96,8 @@ class MassToolTraining:
             raise BadInput(
                 f"MassTool trains on one data set, whose tools are indexed, got {len(self.data)} data sets", "data"
             )
+        if self.folds == 1:
+            raise BadInput("one fold leaves nothing to train on; set 2 or more, or 0", "folds")
 
 
 @dataclass(frozen=True, slots=True)

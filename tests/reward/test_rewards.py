@@ -26,15 +26,16 @@ TOOLS = [f"tool{number:02}" for number in range(30)]
 class Chance:
     """A retriever that ranks by a hash of the text, and remembers how it was asked."""
 
-    def __init__(self, fingerprint: str = "abc/chance", fails: bool = False) -> None:
-        self.fingerprint, self.fails = fingerprint, fails
+    def __init__(self, fingerprint: str = "abc/chance", fails: bool = False, by_utterance: bool = False) -> None:
+        self.fingerprint, self.fails, self.by_utterance = fingerprint, fails, by_utterance
         self.asked: list[list[str]] = []
 
-    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+    def search(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
         if self.fails:
             raise ConnectionError("the index is gone")
-        self.asked.append(list(queries))
-        return [self.one(text).cut(k) for text in queries]
+        self.asked.append(list(texts))
+        keys = [f"{text}/{utterance}" for text, utterance in zip(texts, utterances, strict=True)]
+        return [self.one(key if self.by_utterance else text).cut(k) for key, text in zip(keys, texts, strict=True)]
 
     def one(self, text: str) -> Ranking:
         chance = random.Random(f"{self.fingerprint}/{text}")
@@ -133,12 +134,21 @@ def test_one_call_a_step_and_nothing_asked_twice() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     retriever = Chance()
     lists = RankingCache(retriever, max_rankings=2)
-    lists(["a", "b"])
-    lists(["a", "c"])
-    assert lists(["a", "c"]).keys() == {"a", "c"}
+    a, b, c = (lists.key(text, "x") for text in "abc")
+    lists([a, b])
+    lists([a, c])
+    assert lists([a, c]).keys() == {a, c}
     assert lists.calls == 2
-    lists(["b"])
+    lists([b])
     assert retriever.asked[-1] == ["b"]
+
+
+def test_a_retriever_with_a_memory_is_asked_per_utterance() -> None:
+    plain, remembering = RankingCache(Chance()), RankingCache(Chance(by_utterance=True))
+    assert plain.key("a", "x") == plain.key("a", "y")
+    one, other = remembering.key("a", "x"), remembering.key("a", "y")
+    rankings = remembering([one, other])
+    assert rankings[one].ids != rankings[other].ids
 
 
 def test_a_failing_retriever_is_no_score() -> None:

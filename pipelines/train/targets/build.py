@@ -16,6 +16,8 @@ from typing import Any
 
 from pipelines.data.dataset import DataSet, Gold, limit_queries, load_dataset, stable_hash
 from pipelines.data.splits import apply_protocol
+from pipelines.held_out import refuse_learned
+from pipelines.index.trained_on import refuse_trained
 from pipelines.phrasing import phrase
 from pipelines.search import DEPTH, ToolSearch
 from pipelines.system_description import retriever_label
@@ -59,9 +61,12 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
     if not data.gold.get("train"):
         raise BadInput(f"the data set {data.name} has no training queries with gold tools to make targets from")
     index = Index(Path(config.index), context)
-    search = ToolSearch(index, config.retriever)
+    refuse_trained(f"the retriever {config.retriever!r}", index, config.retriever, data.name, config.protocol)
+    search = ToolSearch(index, config.retriever, held_out=True)
     search.check_tools(tool.id for tool in data.tools)
     queries = choose_queries(data.gold["train"], config)
+    learning = [data.queries[query].text for query in (*queries.train, *queries.align)]
+    refuse_learned(search.held_out, learning, config.retriever)
     splits = {"train": queries.train, "align": queries.align}
     limited = limit_queries(data, config.max_eval_queries, config.seed) if config.max_eval_queries else data
     splits |= {split: limited.gold[split] for split in ("dev", "test") if data.gold.get(split)}
@@ -153,9 +158,8 @@ class _ExampleMaker:
         """Metrics of the raw queries, and of perfect lines: interleaved, and fused with the raw query."""
         gold = self._splits[split]
         order = sorted(gold)
-        unique = list(dict.fromkeys(line for query in order for line in self.lines.first[query]))
-        rankings = dict(zip(unique, self._search.retrieve(unique, DEPTH, "oracle"), strict=True))
-        lists = [[rankings[line] for line in self.lines.first[query]] for query in order]
+        utterances = [self._data.queries[query].text for query in order]
+        lists = self._search.search_lines([self.lines.first[query] for query in order], utterances, "oracle")
         raw = [self._raw[query] for query in order]
         systems = {
             "raw": raw,

@@ -25,9 +25,13 @@ def own_word_lines(
     max_lines: int,
 ) -> dict[str, tuple[str, ...]]:
     """The best reductions of each query, fused with the raw query; none if all of them harm it."""
-    unique = list(dict.fromkeys(line for query in gold for line in variants(utterances[query])))
-    lists = dict(zip(unique, search.retrieve(unique, DEPTH, "reductions"), strict=True))
-    return {query: best_lines(utterances[query], raw[query], lists, gold[query], max_lines) for query in gold}
+    reductions = {query: variants(utterances[query]) for query in gold}
+    rankings = search.search_lines(list(reductions.values()), [utterances[query] for query in gold], "reductions")
+    lists = {
+        query: dict(zip(lines, own, strict=True))
+        for (query, lines), own in zip(reductions.items(), rankings, strict=True)
+    }
+    return {query: best_lines(utterances[query], raw[query], lists[query], gold[query], max_lines) for query in gold}
 
 
 def best_lines(

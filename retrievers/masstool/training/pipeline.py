@@ -94,4 +94,5 @@ def make_artifacts(heads: Heads, data: TrainingSet, tensors: TrainingTensors, fa
         graph = ann.build(keys.numpy())
     rows = {text_hash(data.documents[row]): index for index, row in enumerate(trained)}
     shifts, signal_shifts = tools.unnormalized[trained] - texts, tools.signals[trained] - texts
-    return Artifacts(heads, texts, shifts, signal_shifts, rows, keys, pairs, facts, graph)
+    dev = frozenset(data.dev.queries if heads.pool_includes_dev else ())
+    return Artifacts(heads, texts, shifts, signal_shifts, rows, keys, pairs, facts, graph, dev)

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -93,21 +92,17 @@ def test_the_best_retriever_of_an_index(having: tuple[str, ...], best: str) -> N
     assert best_retriever(index) == best  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", [{"split": "dev"}, {"rewriter": "rules", "choose_fusion": True}])
-def test_what_it_remembers_cannot_tell_how_good_it_is(
-    change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_learned_cannot_tell_how_good_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {
         "output": f"{tmp_path}/run",
         "data": "bundled:sample",
         "index": str(SHIPPED),
-        "split": change.pop("split", "test"),
-        "rewriters": {"rules": {"template": "needs", "backend": {"kind": "rules"}}},
-        "systems": {"masstool": {"retriever": "masstool", **change}},
+        "split": "train",
+        "systems": {"masstool": {"retriever": "masstool"}},
     }
     (tmp_path / "eval.yaml").write_text(yaml.safe_dump(config))
     assert cli.evaluate([str(tmp_path / "eval.yaml")]) == 2
-    assert "remembers the dev queries of sample" in capsys.readouterr().err
+    assert "was trained on the train queries of sample" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -1,0 +1,66 @@
+"""Indexes beside an index, each trained without one part of the training queries (`train.folds`).
+
+An index has learned its training queries, so its answers to them are too good to train a rewriter with. Each fold's
+index answers the queries that it was not trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pipelines.held_out import fold_folder
+from pipelines.index.training_data import training_data
+from retrievers.index import build
+from retrievers.index import manifest as manifests
+from retrievers.kind import Context
+from retrievers.masstool.settings import MassToolSettings, MassToolTraining
+from retrievers.registry import RetrieverSettings
+from retrievers.types import Tool
+
+log = logging.getLogger("rewrite-index")
+
+
+def build_folds(
+    index: Path,
+    tools: Sequence[Tool],
+    retrievers: Mapping[str, RetrieverSettings],
+    context: Context,
+    text: Sequence[str],
+    wait: float,
+) -> None:
+    """Build the index of every fold; one that was built from the same data is kept."""
+    count = max((learns.folds for learns in map(_folded, retrievers.values()) if learns), default=0)
+    for fold in range(count):
+        folder, own = fold_folder(index, fold), _fold_retrievers(retrievers, fold)
+        training = training_data(own, text)
+        inputs = hashlib.sha256(repr((own, list(tools), text, training)).encode()).hexdigest()
+        noted = folder.with_suffix(".inputs")
+        if (folder / manifests.NAME).exists() and noted.exists() and noted.read_text() == inputs:
+            log.info("fold %d of %d is built: %s", fold + 1, count, folder)
+            continue
+        log.info("training without fold %d of %d: %s", fold + 1, count, folder)
+        noted.unlink(missing_ok=True)
+        build(folder, tools, own, context, text, wait, training)
+        noted.write_text(inputs)  # after the index, so that a stopped build is not taken for a whole one
+
+
+def _fold_retrievers(retrievers: Mapping[str, RetrieverSettings], fold: int) -> dict[str, RetrieverSettings]:
+    """Retrievers of a fold's index: those with folds, those without training, and hybrids of them."""
+    own: dict[str, RetrieverSettings] = {}
+    for name, settings in retrievers.items():
+        learns = _folded(settings)
+        if learns and isinstance(settings, MassToolSettings):
+            own[name] = replace(settings, train=replace(learns, left_out_fold=fold))
+        elif getattr(settings, "train", None) is None:
+            own[name] = settings
+    return {name: kept for name, kept in own.items() if all(part in own for part in getattr(kept, "of", ()))}
+
+
+def _folded(settings: RetrieverSettings) -> MassToolTraining | None:
+    """Training settings that ask for folds."""
+    learns = settings.train if isinstance(settings, MassToolSettings) else None
+    return learns if learns and learns.folds else None
