@@ -94,7 +94,8 @@ class RewriterPool:
         """A system's rankings, the seconds of all steps behind them, and its fusion."""
         evaluation, split, search = self._evaluation, self._evaluation.queries.split, self._evaluation.search(use.ref)
         tried = tuple(self._choose(use)) if use.choose else ()
-        chosen = tried[0].fusion if tried else fusion or self.parts(use).fusion or RewriteFusion()
+        given = fusion or self._settings[use.rewriter].fusion
+        chosen = tried[0].fusion if tried else given or self.parts(use).fusion or RewriteFusion()
         raw, rewrites = evaluation.raw(use.ref, split), self._rewrites_of(use, split)
         line_rankings, texts = self._search_rewrites(use, split), evaluation.queries.texts(split)
         fused = evaluation.timed(

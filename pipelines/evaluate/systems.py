@@ -10,6 +10,7 @@ from typing import Any
 from pipelines.data.trec import read_run
 from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
 from pipelines.evaluate.rewritten_systems import DEV, RewriterAnswers, RewriterPool, RewriterUse, SystemFusion
+from pipelines.index.defaults import AUTO, best_retriever
 from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
 from retrievers.errors import BadInput
@@ -117,10 +118,11 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
     folder, queries = system.index or default_index, evaluation.queries
     if folder is None or system.retriever is None:
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
-    ref = RetrieverRef(folder, system.retriever)
+    retriever = best_retriever(evaluation.index(folder)) if system.retriever == AUTO else system.retriever
+    ref = RetrieverRef(folder, retriever)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
     split = DEV if system.choose_fusion else queries.split
-    _refuse_trained(name, evaluation.index(folder), system.retriever, queries, split)
+    _refuse_trained(name, evaluation.index(folder), retriever, queries, split)
     return ref
 
 
