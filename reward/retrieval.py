@@ -1,6 +1,6 @@
 """Reward of a rewrite: metrics of a frozen retriever's results, alone or fused with the raw query, and its form.
 
-An unreadable answer earns less than leaving the query alone, and less than nothing, whatever the weights: a server
+An unreadable answer earns less than leaving the query alone, and less than nothing, with any weights: a server
 falls back on the raw query, and nonsense must not be paid for what that finds.
 """
 

@@ -115,7 +115,7 @@ WEIGHTS = st.dictionaries(
 
 
 @given(ATTEMPTS, WEIGHTS, st.sampled_from([0.0, 0.4, 1.0]), st.text(max_size=3))
-def test_an_unreadable_answer_is_below_abstaining_whatever_the_weights(
+def test_an_unreadable_answer_is_below_abstaining_with_any_weights(
     attempt: RewriteAttempt, weights: dict[str, float], raw: float, index: str
 ) -> None:
     garbled = replace(attempt, lines=(), readable=False)
