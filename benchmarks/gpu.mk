@@ -78,15 +78,17 @@ $(call job,sft-toollens,targets-toollens,rewrite-train sft configs/sft/toollens.
 $(call job,sft-toollens-qwen,targets-toollens qwen,rewrite-train sft configs/sft/toollens-qwen.yaml)
 $(call job,eval-toollens-qwen,sft-toollens sft-toollens-qwen,$(EVAL)/toollens-qwen.yaml)
 $(call job,sft-any,targets-any,rewrite-train sft configs/sft/toollens-any.yaml)
-$(foreach algo,dpo grpo bestofn,$(call job,$(algo)-toollens,sft-any targets-toollens,$(ALIGN)/toollens-$(algo).yaml))
+$(foreach algo,dpo grpo rloo ppo bestofn,$(call job,$(algo)-toollens,sft-any targets-toollens,$(ALIGN)/toollens-$(algo).yaml))
+$(call job,dpo-own-toollens,sft-any targets-toollens,$(ALIGN)/toollens-dpo.yaml --set algo.pairing.include_target=false \
+  --set output=runs/toollens/dpo-own)
 $(foreach seed,$(SEEDS),\
   $(call job,dpo-toollens-$(seed),sft-any targets-toollens,$(ALIGN)/toollens-dpo.yaml --set training.seed=$(seed) \
     --set algo.samples.seed=$(seed) --set output=runs/toollens/dpo-$(seed))\
-  $(call job,grpo-toollens-$(seed),sft-any,$(ALIGN)/toollens-grpo.yaml --set training.seed=$(seed) --set output=runs/toollens/grpo-$(seed))\
+  $(call job,grpo-toollens-$(seed),sft-any targets-toollens,$(ALIGN)/toollens-grpo.yaml --set training.seed=$(seed) --set output=runs/toollens/grpo-$(seed))\
   $(call job,eval-toollens-seed-$(seed),eval-toollens-aligned dpo-toollens-$(seed) grpo-toollens-$(seed),$(EVAL)/toollens-aligned.yaml \
     --set output=runs/toollens/eval-aligned-$(seed) --set rewriters.dpo.path=runs/toollens/dpo-$(seed) \
     --set rewriters.grpo.path=runs/toollens/grpo-$(seed)))
-$(call job,eval-toollens-aligned,sft-toollens dpo-toollens grpo-toollens bestofn-toollens,$(EVAL)/toollens-aligned.yaml)
+$(call job,eval-toollens-aligned,sft-toollens $(addsuffix -toollens,dpo dpo-own grpo rloo ppo bestofn),$(EVAL)/toollens-aligned.yaml)
 $(call job,eval-toollens-seeds,$(addprefix eval-toollens-seed-,$(SEEDS)),true)
 $(call job,eval-toollens-before,eval-toollens-aligned index-toollens-tuned index-toollens-masstool,\
   $(EVAL)/toollens-before.yaml)

@@ -136,7 +136,7 @@ def start(options: argparse.Namespace, folder: Path, stack: ExitStack) -> Setup:
     url = f"http://127.0.0.1:{proxy_port}/v1"
     engine = {"kind": "servers", "urls": [url], "model": "rewriter", "load_adapter": parts.adapter is not None}
     sampling = {"max_tokens": options.answer_tokens}
-    rewriter = {"path": options.rewriter, "engine": engine, "sampling": sampling, "fusion": {"raw": 0.5}}
+    rewriter = {"path": options.rewriter, "backend": engine, "sampling": sampling, "fusion": {"raw": 0.5}}
     config = {"index": options.index, "retriever": options.retriever, "rewriter": rewriter}
     config |= {"deadline_ms": 600_000, "max_deadline_ms": 600_000}
     gateway = GatewayProcess(folder, config, retriever_spans)

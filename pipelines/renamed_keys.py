@@ -12,6 +12,7 @@ RENAMED_KEYS: dict[str, tuple[str, ...]] = {
     "chunk": ("chunk_size",),
     "codes": ("codebook_size",),
     "distinct": ("min_distinct",),
+    "engine": ("backend",),
     "every_seconds": ("poll_seconds",),
     "failures": ("max_failures",),
     "first": ("allow_first",),

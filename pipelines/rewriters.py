@@ -44,6 +44,8 @@ class RewriterSettings:
     sampling: Sampling = field(default_factory=Sampling)
     phrasing: str = ""
     """The form of candidate tools, if the template shows some; a trained rewriter brings its own."""
+    fusion: RewriteFusion | None = None
+    """How to fuse its lists with the raw ranking; None: as the rewriter's card says."""
 
     def __post_init__(self) -> None:
         if isinstance(self.backend, ReplaySettings):

@@ -23,7 +23,7 @@ class RewriteAttempt:
     finished: bool = True
     """False where the answer was cut at the token limit."""
     length: int = 0
-    """Characters of the answer as it was written."""
+    """Characters of the answer beyond those of the word that leaves a query alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,11 @@ class Findings:
     """The rankings that would be served, compared with gold."""
     raw: Judged
     """Rankings of the raw utterances."""
+
+    def without_rewrites(self) -> Findings:
+        """The same queries, each left alone."""
+        alone = [RewriteAttempt(attempt.utterance, attempt.gold) for attempt in self.attempts]
+        return Findings(alone, self.raw, self.raw)
 
 
 class FrozenSearch(Protocol):

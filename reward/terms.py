@@ -1,10 +1,9 @@
-"""Terms of a reward other than metrics. Every term is between 0 and 1, except for the gain.
+"""Terms of a reward other than metrics. Every term is between 0 and 1; an unreadable answer earns none of them.
 
-format      the answer is readable, and was not cut at the token limit
+format      the answer was not cut at the token limit
 length      1 for nothing written, 0 for `LONG` characters or more
 language    the rewrite is in the utterance's language, as far as it can be detected
 abstain     the query was left alone, and raw retrieval has all its tools in the top `SERVED`
-gain        the first metric's gain over the raw query: for reports only; a group's baseline cancels it
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ SERVED = 5
 
 
 def format_(findings: Findings) -> np.ndarray:
-    """1 where an answer is readable and finished."""
-    return np.array([float(attempt.readable and attempt.finished) for attempt in findings.attempts])
+    """1 where an answer is finished."""
+    return np.array([float(attempt.finished) for attempt in findings.attempts])
 
 
 def length(findings: Findings) -> np.ndarray:
@@ -32,10 +31,10 @@ def length(findings: Findings) -> np.ndarray:
 
 
 def language_kept(findings: Findings) -> np.ndarray:
-    """1 unless a rewrite is in another language; 0 where it is unreadable."""
+    """1 unless a rewrite is in another language."""
     return np.array(
         [
-            float(attempt.readable and (not attempt.lines or same_language(attempt.utterance, " ".join(attempt.lines))))
+            float(not attempt.lines or same_language(attempt.utterance, " ".join(attempt.lines)))
             for attempt in findings.attempts
         ]
     )
@@ -44,7 +43,7 @@ def language_kept(findings: Findings) -> np.ndarray:
 def abstain(findings: Findings) -> np.ndarray:
     """1 where leaving the query alone was right."""
     served = measure(f"comp@{SERVED}", findings.raw)
-    silent = np.array([attempt.readable and not attempt.lines for attempt in findings.attempts], dtype=bool)
+    silent = np.array([not attempt.lines for attempt in findings.attempts], dtype=bool)
     values: np.ndarray = np.where(silent, served, 0.0)
     return values
 
@@ -65,11 +64,3 @@ def check_term(name: str) -> None:
         parse_metric(name)
     except ValueError as error:
         raise ValueError(f"no term {name!r} of a reward; known are {', '.join(TERMS)}, and any metric") from error
-
-
-def metric(name: str, findings: Findings) -> np.ndarray:
-    """A metric of the served rankings. Unreadable answers score 0, although serving would fall back on the raw query:
-    else nonsense would be rewarded."""
-    readable = np.array([attempt.readable for attempt in findings.attempts], dtype=bool)
-    values: np.ndarray = np.where(readable, measure(name, findings.judged), 0.0)
-    return values

@@ -53,7 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli",
     ),
     "pipelines/serve": (
-        "errors metrics tracing",
+        "errors metrics tracing index_config",
         "schemas batcher rewriter.settings",
         "settings formats",
         "keys catalogue rewriter",

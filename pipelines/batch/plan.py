@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.batch.answer_cache import make_key_function
 from pipelines.batch.settings import BatchConfig
 from pipelines.context import make_context
+from pipelines.index.defaults import AUTO, best_retriever
 from pipelines.rewriters import PHRASING, RewriterParts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from pipelines.system_description import fusion_warning, retriever_label
@@ -73,14 +74,17 @@ def make_plan(config: BatchConfig, device: str | None) -> BatchPlan:
     rewriter = None if config.rewriter is None else find_parts(config.rewriter)
     if rewriter is not None and rewriter.template.candidates and config.index is None:
         raise BadInput(f"the template {rewriter.template.name} shows retrieved tools; name the `index` they come from")
+    fusion = config.rewriter.fusion if config.rewriter is not None else None
     card_fusion = rewriter.fusion if rewriter is not None else None
     fingerprint, warning = None, ""
     if config.index is not None:
         index = _open_index(config, device)
+        if config.retriever == AUTO:
+            config = replace(config, retriever=best_retriever(index))
         fingerprint = index.retriever(config.retriever).fingerprint
-        if rewriter is not None and config.fusion is None:
-            warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "fusion")
-    return BatchPlan(config, rewriter, config.fusion or card_fusion or RewriteFusion(), fingerprint, warning)
+        if rewriter is not None and fusion is None:
+            warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "rewriter.fusion")
+    return BatchPlan(config, rewriter, fusion or card_fusion or RewriteFusion(), fingerprint, warning)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from annotated_types import Ge, Interval
 
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
-from retrievers.settings import RewriteFusion
 
 InputFormat = Literal["jsonl", "csv", "parquet", "txt"]
 OutputFormat = Literal["jsonl", "csv", "parquet", "trec"]
@@ -52,9 +51,8 @@ class BatchConfig:
     rewriter: RewriterSettings | None = None
     index: str | None = None
     """Without an index only rewrites are written."""
-    retriever: str = "dense"
-    fusion: RewriteFusion | None = None
-    """How raw and rewritten lists become one; not set: as the rewriter's card says."""
+    retriever: str = "auto"
+    """The retriever of the index that answers; auto: the recommended one (docs/choosing.md)."""
     k: Annotated[int, Ge(1)] = 10
     """Tools per row."""
     detect: bool = True

@@ -71,14 +71,18 @@ def lazy(module: str, name: str) -> Handler:
 
 
 def config_arguments(
-    parser: argparse.ArgumentParser, examples: str, flag: str | None = None, default: Path | None = None
+    parser: argparse.ArgumentParser,
+    examples: str,
+    flag: str | None = None,
+    default: Path | None = None,
+    metavar: str = "CONFIG",
 ) -> None:
     """Add CONFIG (optional if there is a default, a flag if one is named), `--set` and `--dry-run`."""
     help = f"YAML file; {examples} has examples"
     if default:
         shown = "the bundled sample" if default == DEFAULT_SERVER else str(default)
         parser.add_argument(
-            "config", type=Path, metavar="CONFIG", nargs="?", default=default, help=f"{help} (default: {shown})"
+            "config", type=Path, metavar=metavar, nargs="?", default=default, help=f"{help} (default: {shown})"
         )
     elif flag:
         parser.add_argument(flag, type=Path, metavar="CONFIG", required=True, help=help)

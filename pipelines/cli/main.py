@@ -165,7 +165,7 @@ def serve_parser() -> argparse.ArgumentParser:
         "mcp",
         lazy("serve_batch", "run_mcp"),
         "serve an MCP client on standard input and output",
-        "rewrite-serve mcp [CONFIG]",
+        "rewrite-serve mcp [CONFIG|INDEX]",
         description="Serve a tool index to an MCP client on standard input and output.",
         epilog=SERVER_EXITS,
     )
@@ -174,11 +174,12 @@ def serve_parser() -> argparse.ArgumentParser:
         lazy("serve_batch", "run_serve"),
         "serve a tool index over HTTP",
         description="Serve a tool index over HTTP until Ctrl-C, with a rewriter if CONFIG names one.\n"
-        "Without CONFIG: the bundled sample, or with --set index=FOLDER that index.",
+        "In place of CONFIG: an index folder; the folder `rewriter` beside it is used if it was trained in front of\n"
+        "the index's retriever. Without either: the bundled sample.",
         epilog=SERVER_EXITS,
     )
     for command in (server, mcp):
-        config_arguments(command, "configs/serve/", default=DEFAULT_SERVER)
+        config_arguments(command, "configs/serve/", default=DEFAULT_SERVER, metavar="CONFIG|INDEX")
         device_argument(command)
     return parser
 

@@ -8,22 +8,24 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pipelines import config as configs
+from pipelines.cli.flags import DEFAULT_SERVER
 from rewrite.errors import Interrupted, RewriteError
+
+if TYPE_CHECKING:
+    from pipelines.serve.settings import ServeConfig
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    from pipelines.serve.settings import ServeConfig
-
-    config = configs.load_from_args(arguments, ServeConfig)
+    config = _load_config(arguments)
     if config is None:
         return 0
     with _needs_libraries():
         from pipelines.serve.gateway import Gateway
         from pipelines.serve.server import Server, check_port
     check_port(config)
-    _start_logging()
 
     class PrintingServer(Server):
         """Prints its address."""
@@ -37,17 +39,27 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def run_mcp(arguments: argparse.Namespace) -> int:
-    from pipelines.serve.settings import ServeConfig
-
-    config = configs.load_from_args(arguments, ServeConfig)
+    config = _load_config(arguments)
     if config is None:
         return 0
     with _needs_libraries():
         from pipelines.serve.gateway import Gateway
         from pipelines.serve.mcp.server import serve_stdio
-    _start_logging()
     asyncio.run(serve_stdio(Gateway(config, arguments.device)))
     return 0
+
+
+def _load_config(arguments: argparse.Namespace) -> ServeConfig | None:
+    """The config; of an index folder, the default one with that index and the rewriter beside it."""
+    from pipelines.serve.settings import ServeConfig
+
+    _start_logging()
+    if arguments.config.is_dir():
+        from pipelines.serve.index_config import index_overrides
+
+        arguments.set = [*index_overrides(arguments.config, arguments.set), *arguments.set]
+        arguments.config = DEFAULT_SERVER
+    return configs.load_from_args(arguments, ServeConfig)
 
 
 @contextmanager

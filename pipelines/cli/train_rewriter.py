@@ -107,6 +107,8 @@ def run_align(arguments: argparse.Namespace) -> int:
     if 0 < facts.get("blend", 1.0) < 1:
         scores = ", ".join(f"{float(share):.0%} {score:.3f}" for share, score in facts["blends"].items())
         print(f"kept {facts['blend']:.0%} of the way from the start; dev {name} by share: {scores}")
+    if facts.get("answers"):
+        print(f"{facts['answers']:,} answers were sampled for training")
     if "reward_share" in facts:
         print(f"the reward took {facts['reward_share']:.1%} of the training's time")
     print(_describe_fusion(metrics, name))

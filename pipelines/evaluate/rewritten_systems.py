@@ -96,7 +96,8 @@ class RewriterPool:
         evaluation, split = self._evaluation, self._evaluation.queries.split
         search = evaluation.search(use.ref, split=split)
         tried = tuple(self._choose(use)) if use.choose else ()
-        chosen = tried[0].fusion if tried else fusion or self.parts(use).fusion or RewriteFusion()
+        given = fusion or self._settings[use.rewriter].fusion
+        chosen = tried[0].fusion if tried else given or self.parts(use).fusion or RewriteFusion()
         raw, rewrites = evaluation.raw(use.ref, split), self._rewrites_of(use, split)
         line_rankings, texts = self._search_rewrites(use, split), evaluation.queries.texts(split)
         fused = evaluation.timed(

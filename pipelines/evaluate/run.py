@@ -26,6 +26,8 @@ from retrievers.errors import BadInput
 from retrievers.kind import Context
 from reward.metrics import DEPTH, judge, measure, parse_metric
 
+RAW, REWRITTEN = "raw", "rewritten"
+"""The systems of the block `index`, `retriever`, `rewriter`."""
 METRICS = ("recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")
 
 
@@ -44,6 +46,9 @@ class EvalConfig:
     """Rewriters that systems name."""
     index: str | None = None
     """The index of systems that name none."""
+    retriever: str | None = None
+    """With `index` and `rewriter` the block of a serve or batch config: adds the systems `raw` and `rewritten`."""
+    rewriter: RewriterSettings | None = None
     split: str = "test"
     protocol: Protocol = "official"
     baseline: str | None = None
@@ -56,11 +61,13 @@ class EvalConfig:
     seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
-        for name in self.grid.systems() if self.grid else ():
+        if self.rewriter is not None and self.retriever is None:
+            raise BadInput("a `rewriter` needs the `retriever` that it rewrites for", "rewriter")
+        for name in (*self._block_systems, *(self.grid.systems() if self.grid else ())):
             if name in self.systems:
-                raise BadInput(f"the system {name!r} is in `systems` and in the grid", "grid")
+                raise BadInput(f"the system {name!r} is defined twice; name that of `systems` otherwise", "systems")
         if not self.all_systems:
-            raise BadInput("there are no systems to evaluate; name some in `systems` or `grid`")
+            raise BadInput("there are no systems to evaluate; name a `retriever`, or some in `systems` or `grid`")
         for name in (*self.all_systems, *self.rewriters):
             if not name.replace("-", "").replace("_", "").replace("+", "").isalnum():
                 raise BadInput(f"names of systems and rewriters consist of letters, digits, -, _ and +, got {name!r}")
@@ -77,12 +84,24 @@ class EvalConfig:
 
     @property
     def all_systems(self) -> dict[str, SystemSettings]:
-        """`systems`, then the grid's."""
-        return {**self.systems, **(self.grid.systems() if self.grid else {})}
+        """`raw` and `rewritten` of the block, then `systems`, then the grid's."""
+        return {**self._block_systems, **self.systems, **(self.grid.systems() if self.grid else {})}
+
+    @property
+    def all_rewriters(self) -> dict[str, RewriterSettings]:
+        """`rewriters`, with that of the block."""
+        return self.rewriters if self.rewriter is None else {REWRITTEN: self.rewriter, **self.rewriters}
+
+    @property
+    def _block_systems(self) -> dict[str, SystemSettings]:
+        if self.retriever is None:
+            return {}
+        rewritten = {REWRITTEN: SystemSettings(self.retriever, rewriter=REWRITTEN)} if self.rewriter else {}
+        return {RAW: SystemSettings(self.retriever), **rewritten}
 
 
 def _check_rewriters(config: EvalConfig) -> None:
-    known = list(config.rewriters)
+    known = list(config.all_rewriters)
     for name, system in config.all_systems.items():
         key = "systems" if name in config.systems else "grid"
         if system.rewriter is not None and system.rewriter not in known:
@@ -191,7 +210,7 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
     order, gold = queries.order(config.split), queries.gold(config.split)
     groups = group_masks(data, order, config.group_by)
     systems, metrics = config.all_systems, config.metrics
-    answers, rewriters = answer_queries(systems, config.rewriters, config.index, queries, context or make_context())
+    answers, rewriters = answer_queries(systems, config.all_rewriters, config.index, queries, context or make_context())
     judged = {name: judge([answer.rankings[query].ids for query in order], gold) for name, answer in answers.items()}
     values = {name: {metric: measure(metric, one) for metric in metrics} for name, one in judged.items()}
     baseline = config.baseline or next(iter(systems))

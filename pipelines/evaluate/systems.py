@@ -9,6 +9,7 @@ from pathlib import Path
 from pipelines.data.trec import read_run
 from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
 from pipelines.evaluate.rewritten_systems import DEV, RewriterAnswers, RewriterPool, RewriterUse, SystemFusion
+from pipelines.index.defaults import AUTO, best_retriever
 from pipelines.index.trained_on import refuse_trained
 from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
@@ -116,11 +117,12 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
     folder, queries = system.index or default_index, evaluation.queries
     if folder is None or system.retriever is None:
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
-    ref = RetrieverRef(folder, system.retriever)
+    retriever = best_retriever(evaluation.index(folder)) if system.retriever == AUTO else system.retriever
+    ref = RetrieverRef(folder, retriever)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
     split = DEV if system.choose_fusion else queries.split
     refuse_trained(
-        f"the system {name!r}", evaluation.index(folder), system.retriever, queries.data.name, queries.protocol, split
+        f"the system {name!r}", evaluation.index(folder), retriever, queries.data.name, queries.protocol, split
     )
     return ref
 

@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
         if self.started:
             config, catalogue, rewriter = self._gateway.config, self._gateway.catalogue, self._gateway.rewriter
             index, host = catalogue.current.index, f"[{config.host}]" if ":" in config.host else config.host
-            engine = f"rewriter by {ENGINES[rewriter.settings.engine.kind]}" if rewriter else "no rewriter"
+            engine = f"rewriter by {ENGINES[rewriter.settings.backend.kind]}" if rewriter else "no rewriter"
             self.announce(
                 f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {catalogue.retriever}, "
                 f"fingerprint {index.fingerprint}, {engine}"

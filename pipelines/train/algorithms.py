@@ -16,7 +16,7 @@ from rewrite.align.alignment_trainer import AlignTask
 from rewrite.align.best_of_n import best_examples, train_best_of_n
 from rewrite.align.pairs import PAIRS_FILE, Pair, make_pairs, read_pairs, write_pairs
 from rewrite.align.probe import probe
-from rewrite.align.samples import ScoredSample, unique_queries
+from rewrite.align.samples import ScoredSample, count_answers, read_samples, unique_queries
 from rewrite.align.settings import (
     AlgoSettings,
     BestOfNSettings,
@@ -32,9 +32,6 @@ from rewrite.sft.dev_eval_trainer import RewriterTask
 from rewrite.sft.distributed import is_main_process, wait_for_all
 from rewrite.sft.metrics_log import read_start_metrics
 from rewrite.sft.run import RunOptions, TrainingResult
-
-ANY_SPREAD = PairSettings(margin=1e-9)
-"""For the probe of algorithms without pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +49,16 @@ def run_algorithm(
 ) -> TrainingResult:
     """Train by the algorithm of the settings; refuse if the probe shows that nothing can be gained."""
     if isinstance(algo, DpoSettings):
-        return _train_dpo(algo, task, options, setup)
+        result = _train_dpo(algo, task, options, setup)
+        return replace(result, facts=result.facts | {"answers": _count_answers(algo, options.folder)})
     if isinstance(algo, BestOfNSettings):
-        samples = _sample(task, options.folder, setup, algo.samples, ANY_SPREAD)
-        return train_best_of_n(task, options, best_examples(samples, task.training.template, algo))
+        samples = _sample(task, options.folder, setup, algo.samples)
+        result = train_best_of_n(task, options, best_examples(samples, task.training.template, algo))
+        return replace(result, facts=result.facts | {"answers": count_answers(samples)})
     answers = algo.answers if not isinstance(algo, PpoSettings) else 4
     settings = SampleSettings(answers, algo.temperature, max_tokens=algo.max_tokens, seed=options.settings.seed)
     probed = replace(task, queries=unique_queries(task.queries)[:probe_queries])
-    _sample(probed, options.folder, setup, settings, ANY_SPREAD)
+    _sample(probed, options.folder, setup, settings)
     if isinstance(algo, PpoSettings):
         from rewrite.align.ppo.run import train_ppo
 
@@ -70,7 +69,7 @@ def run_algorithm(
 
 
 def _sample(
-    task: AlignTask, folder: Path, setup: SamplingSetup, settings: SampleSettings, pairing: PairSettings
+    task: AlignTask, folder: Path, setup: SamplingSetup, settings: SampleSettings, pairing: PairSettings | None = None
 ) -> list[ScoredSample]:
     """Scored answers; if they promise no gain, the run ends here with the probe's verdict."""
     reward: Any = task.reward
@@ -130,6 +129,12 @@ def _make_pairs(algo: DpoSettings, task: AlignTask, folder: Path, setup: Samplin
     if is_main_process():
         write_files(folder, {PAIRS_FILE: write_pairs(pairs)})
     return pairs
+
+
+def _count_answers(algo: DpoSettings, folder: Path) -> int | None:
+    """Number of answers behind the pairs of all rounds; None for pairs from a file without its samples."""
+    folders = [Path(algo.pairs)] if algo.pairs else folder.glob("**/samples")
+    return sum(count_answers(read_samples(samples)) for samples in folders) or None
 
 
 def _next_round(task: AlignTask, setup: SamplingSetup, folder: Path) -> tuple[AlignTask, SamplingSetup]:

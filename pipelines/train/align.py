@@ -92,14 +92,14 @@ def run_align(config: AlignConfig, context: Context, resume: bool, cuda: bool) -
         align_task = AlignTask(task, data.queries, reward, config.collapse, training.blends)
         result = run_algorithm(config.algo, align_task, options, setup, config.probe_queries)
         if evaluator is not None:
-            facts = {"algo": config.algo.kind} | {key: result.facts[key] for key in ("start", "kept", "collapse")}
+            facts = {key: result.facts[key] for key in ("answers", "start", "kept", "collapse")}
             write_results(
                 output,
                 task,
                 evaluator,
                 result,
                 config.algo.kind,
-                facts,
+                {"algo": config.algo.kind, **facts},
                 lambda fusion: card(result, fusion),
                 context,
             )

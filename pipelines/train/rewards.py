@@ -18,7 +18,7 @@ from retrievers.kind import Context
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
 from reward.base import RewriteAttempt
-from reward.retrieval import RetrievalReward
+from reward.retrieval import Baseline, RetrievalReward
 from reward.terms import TERMS, check_term
 from rewrite.align.samples import AlignQuery
 from rewrite.template import Template
@@ -33,6 +33,9 @@ class RewardSettings:
     """Metrics (recall@5, ndcg@5, comp@5, rank@5, mrr) and format, length, language, abstain, with weights."""
     fusion: RewriteFusion = field(default_factory=lambda: RewriteFusion("weighted", 0.6))
     """The ranking that is scored: as it will be served or, at raw: 0, the rewrite's alone."""
+    baseline: Baseline = "none"
+    """Zero of the reward. none: an answer that earns nothing; raw: leaving the query alone, so that the reward is the
+    gain by the rewrite. Unreadable answers are below both."""
 
     def __post_init__(self) -> None:
         for name in self.terms:
@@ -107,7 +110,7 @@ class ToolReward:
             rewrite.lines,
             rewrite.status != "unparseable",
             answer.finished,
-            len(answer.text),
+            max(0, len(answer.text) - len(self._template.none)),
         )
 
     def _reward(self, name: str) -> RetrievalReward:
@@ -123,7 +126,7 @@ class ToolReward:
                     "`rewrite-train targets`"
                 )
             served = _ServedSearch(search, self._settings.fusion)
-            self._opened[name] = RetrievalReward(served, served, self._settings.terms)
+            self._opened[name] = RetrievalReward(served, served, self._settings.terms, self._settings.baseline)
         return self._opened[name]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,37 +1,37 @@
 """The authors' MassTool (`faithful: true`), for comparison with the paper.
 
 Training queries see their own gold edges (a leak), pool queries have free vectors, the score is a sum of six cosines,
-lists hold ten tools, detection is a double softmax. Nothing is calibrated, and words and dev queries are not used.
+lists hold ten tools, detection is a double softmax. Words and dev queries are not used, nothing is calibrated but the
+detector's threshold. Modules and training settings of the paper's form (settings.py) apply here too where they differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from retrievers.masstool import losses
 from retrievers.masstool.graph import GraphView, distinct, draw_dropout, dropout_views, to_queries
-from retrievers.masstool.model import SCALES, VIEWS, Heads, Neighbours, QueryVectors, ToolVectors
+from retrievers.masstool.model import SCALES, VIEWS, Heads, joint_product
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.step_sampler import EDGE_DROPOUT, Step, select_neighbours
 from retrievers.masstool.training.trainer import HeadTrainer
-
-LIST_LENGTH = 10
-"""Tools in one list: gold and uniform negatives."""
+from retrievers.masstool.vectors import Neighbours, QueryVectors, ToolVectors
 
 
 class FaithfulHeads(Heads):
     """The authors' model."""
 
-    vote_scale: ClassVar[float] = 6.0  # the score is a sum of six cosines
+    num_cosines: ClassVar[int] = 6
     pool_includes_dev: ClassVar[bool] = False
-    uses_words: ClassVar[bool] = False
 
     def __init__(self, settings: MassToolSettings, dimensions: int, tools: int, pool: int) -> None:
         super().__init__(settings, dimensions, tools, pool)
+        self.has_sink = self.uses_words = False
         with torch.no_grad():
             self.graph_weight.fill_(1.0)
             self.neighbour_weight.fill_(1.0)
@@ -61,11 +61,6 @@ class FaithfulHeads(Heads):
         joined = self.queries.new_zeros(len(queries) - len(self.queries), queries.shape[1])
         return queries + torch.cat([self.queries, joined])
 
-    def attend(self, x: Tensor, near: Neighbours, vectors: Tensor) -> Tensor:
-        """(queries, neighbours) attention without a sink."""
-        logits, valid = self.attention_logits(x, near, vectors)
-        return torch.softmax(logits, dim=-1) * valid
-
     def detection_logits(self, x: Tensor) -> Tensor:
         """(queries, 2) logits of not needing and of needing a tool."""
         logits: Tensor = self.needs_tool(self.hidden(x))
@@ -80,24 +75,32 @@ class FaithfulHeads(Heads):
     def forward(
         self, x: Tensor, near: Neighbours, keys: Tensor, view: GraphView, tools: ToolVectors, rows: Tensor | None
     ) -> QueryVectors:
-        """Sum of six unit vectors; a training query's own gold tools are in its graph term."""
+        """Sum of six unit vectors; a training query's own gold tools are in its graph term.
+
+        Every query has one scene, and terms of the graph are normalised: a propagated scene view is the mean again.
+        """
         modules, pool = self.settings.modules, self.pool(keys)
         attention = self.attend(x, near, keys[near.rows])
         own = x if rows is None else pool[rows]
         info = torch.relu(self.info(self.hidden(x)))
-        total, graphs = x.new_zeros(x.shape), []
+        total, graphs, joint, by_view = x.new_zeros(x.shape), [], list[Tensor](), list[Tensor]()
         for index, name in enumerate(VIEWS):
             flat = to_queries(view, tools.signals, near.rows.flatten(), name == "scene")
             values = pool[near.rows] + functional.normalize(flat, dim=-1).view(*near.rows.shape, -1)
-            searched = torch.einsum("qk,qkd->qd", attention, values) if modules.intent else own
             graph = own
             if rows is not None and modules.graph:
                 graph = own + functional.normalize(to_queries(view, tools.signals, rows, name == "scene"), dim=-1)
+            if modules.attention == "graph":
+                attention = self.attend(graph, near, values, name)
+            searched = torch.einsum("qk,qkd->qd", attention, values) if modules.intent else own
             terms = [graph] + ([searched] if modules.intent else [])
             if modules.transfer != "none":
-                terms.append(self.transfer_detection(info, searched, index))
+                terms.append(self.joint_vectors(info, searched, index))
             total = total + sum(functional.normalize(term, dim=-1) for term in terms)
             graphs.append(graph)
+            joint, by_view = [*joint, terms[-1]], [*by_view, searched]
+        if modules.score == "joint":
+            total = joint_product(own, by_view, joint)
         return QueryVectors(total, (graphs[0], graphs[1]))
 
 
@@ -121,22 +124,10 @@ class FaithfulTrainer(HeadTrainer):
             yield Step(rows, view, near, first, scenes, fill, None)
 
     def retrieval_loss(self, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-        return short_lists(scores, (gold > 0).to(scores.dtype), generator)
+        return losses.short_lists(scores, (gold > 0).to(scores.dtype), generator)
 
     def warm_up(self) -> int:
         return 0
-
-    def choose(self, states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
-        return {"chosen": {}}
-
-
-def short_lists(scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
-    """Softmax over ten tools without a temperature, then a binary cross entropy on it."""
-    order = torch.rand(scores.shape, generator=generator, device=scores.device) + gold
-    chosen = order.topk(min(LIST_LENGTH, scores.shape[1])).indices
-    shares = torch.softmax(scores.gather(1, chosen), dim=-1)
-    targets = gold.gather(1, chosen)
-    return functional.binary_cross_entropy(shares.clamp(1e-7, 1 - 1e-7), targets / targets.sum(1, keepdim=True))
 
 
 def double_softmax(logits: Tensor, needs: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from retrievers.masstool.settings import SceneView
+
 MAX_DENSE_TOOLS = 4096
 """Up to this many tools, training uses a dense product: the gradient of a sparse sum has to sort first."""
 
@@ -156,19 +158,32 @@ def to_scenes(view: GraphView, queries: Tensor) -> Tensor:
     return functional.embedding_bag(edges.by_scene, queries, edges.scene_starts, per_sample_weights=weights, mode="sum")
 
 
-def to_queries(view: GraphView, signals: Tensor, rows: Tensor, scene: bool) -> Tensor:
+def edge_weights(view: GraphView, rows: Tensor, scene_view: SceneView) -> Tensor:
+    """(2, *rows, max gold tools) weights of the edges of these pool queries, by both views.
+
+    A query has one scene, so a layer over the query-scene graph divides the scene's mean by the root of its degree.
+    """
+    weights = view.weights[:, rows]
+    if scene_view == "mean":
+        return weights
+    return torch.stack([weights[0], weights[1] * view.scene_weights[rows][..., None]])
+
+
+def to_queries(view: GraphView, signals: Tensor, rows: Tensor, scene: bool, scene_view: SceneView = "mean") -> Tensor:
     """(rows, dimensions) sum of the tool signals of these pool queries, by the tool view or the scene view."""
-    weights = view.weights[int(scene)][rows].to(signals.dtype)
+    weights = edge_weights(view, rows, scene_view)[int(scene)].to(signals.dtype)
     return functional.embedding_bag(view.edges.tools[rows], signals, per_sample_weights=weights, mode="sum")
 
 
-def to_neighbours(view: GraphView, signals: Tensor, rows: Tensor, attention: Tensor) -> Tensor:
+def to_neighbours(
+    view: GraphView, signals: Tensor, rows: Tensor, attention: Tensor, scene_view: SceneView = "mean"
+) -> Tensor:
     """(2, queries, dimensions) tool signals that reach new queries through their neighbours, by both views.
 
     `rows` and `attention`, both (queries, neighbours), are the neighbours and their weights.
     """
     tools = view.edges.tools[rows].flatten(1)
-    weights = (view.weights[:, rows].to(signals.dtype) * attention[:, :, None]).flatten(2)
+    weights = (edge_weights(view, rows, scene_view).to(signals.dtype) * attention[:, :, None]).flatten(2)
     if weights.requires_grad and len(signals) <= MAX_DENSE_TOOLS:
         votes = signals.new_zeros(*weights.shape[:2], len(signals))
         return votes.scatter_add_(2, tools.expand_as(weights), weights) @ signals

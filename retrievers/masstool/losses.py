@@ -12,11 +12,22 @@ MASKED = -1e9
 """Logit of an item outside the softmax; unlike -inf it gives no NaN where all are outside."""
 IGNORED = -100
 """Target of a row that does not count."""
+LIST_LENGTH = 10
+"""Tools in one of the authors' lists."""
 
 
 def listwise(scores: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Cross entropy between softmax(scores / temperature) and the shares of the gold tools, which sum to 1."""
     return functional.cross_entropy(scores / temperature, targets)
+
+
+def short_lists(scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
+    """Softmax over ten tools, gold ones and uniform negatives, without a temperature; a binary cross entropy on it."""
+    order = torch.rand(scores.shape, generator=generator, device=scores.device) + gold
+    chosen = order.topk(min(LIST_LENGTH, scores.shape[1])).indices
+    shares = torch.softmax(scores.gather(1, chosen), dim=-1)
+    targets = gold.gather(1, chosen)
+    return functional.binary_cross_entropy(shares.clamp(1e-7, 1 - 1e-7), targets / targets.sum(1, keepdim=True))
 
 
 def contrastive(left: Tensor, right: Tensor, temperature: float) -> Tensor:

@@ -6,7 +6,7 @@ A query q has the encoder's unit vector x. Its neighbours n_1..n_K are the pool'
     graph       tool t:  y_t = text plus the learned residual,  z_t = normal(y_t + g * propagated queries) (graph.py)
     intent      a = softmax over [sink, x W n_1 .. x W n_K], neighbours under the threshold left out
                 s_v = M_v sum_i a_i (w n_i + sum_t c_v(n_i, t) y_t),  v one of the views tool and scene
-    transfer    j_v = sigmoid(G_v info(h)) * s_v  (or attention, concatenation, addition)
+    transfer    j_v = sigmoid(G_v info(h)) * s_v  (or attention, concatenation, addition; detection_transfer.py)
 
 The sink takes the attention that no neighbour deserves: far from the pool the s_v vanish and plain search remains. M_v
 undoes the overlap of tools with similar texts: it starts as the ridge inverse of their second moments, so that a
@@ -23,23 +23,25 @@ An inner product is linear in its first argument, so the sum moves inside:
 u(q) depends on the query alone (its text and its neighbours), z_t on the tool alone. So serving is the encoder, one
 search for neighbours, and one search among the tools' vectors. The authors' score (faithful.py), a sum of six cosines
 of {search, graph, joint} x {tool, scene} with one tool matrix, is the same with all terms normalised and all weights 1.
+The paper's (`score: joint`) is sum_v <normal(j_v), z_t>, folded alike; where no neighbour counts, x' alone remains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from retrievers.masstool import losses
-from retrievers.masstool.graph import GraphView, to_neighbours, to_tools
+from retrievers.masstool.detection_transfer import transfer_detection
+from retrievers.masstool.graph import GraphView, to_neighbours, to_queries, to_tools
 from retrievers.masstool.hashed_words import word_logits
 from retrievers.masstool.neighbour_transfer import transferred_shifts
 from retrievers.masstool.normalize import normalize
 from retrievers.masstool.settings import MassToolSettings
+from retrievers.masstool.vectors import Neighbours, QueryVectors, ToolVectors
 
 VIEWS = ("tool", "scene")
 SCALES = ("votes", "sharpness", "tools", "adapter", "transfer")
@@ -47,53 +49,16 @@ SCALES = ("votes", "sharpness", "tools", "adapter", "transfer")
 TEMPERATURE = 0.05
 """Temperature of the softmax over tools, and of the attention when training starts."""
 DROPOUT = 0.1
-TEXT_DROPOUT = 0.3
-"""Probability that a training query is searched without its own text's term, so that its neighbours learn to answer."""
 WEIGHT_DECAY = 1e-4
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """Nearest pool queries of some queries."""
-
-    rows: Tensor
-    """(queries, neighbours) rows of the pool"""
-    cosines: Tensor
-    valid: Tensor
-    """False where there is no neighbour."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolVectors:
-    """Vectors of all tools."""
-
-    vectors: Tensor
-    """z: (tools, dimensions) unit vectors that scores are taken with"""
-    signals: Tensor
-    """y: (tools + 1, dimensions) what tools contribute to queries that need them; the last row is zero"""
-    unnormalized: Tensor
-    """`vectors` before normalization"""
-
-
-@dataclass(frozen=True, slots=True)
-class QueryVectors:
-    """Vectors of some queries."""
-
-    vectors: Tensor
-    """u: (queries, dimensions)"""
-    views: tuple[Tensor, Tensor]
-    """Tool view and scene view, for the contrastive loss."""
 
 
 class Heads(nn.Module):
     """Everything that is trained on top of the encoder. faithful.py overrides what the authors do differently."""
 
-    vote_scale: ClassVar[float] = 1.0
-    """Weight of confirmed queries' votes beside the score."""
+    num_cosines: ClassVar[int] = 1
+    """Largest score; `score: joint` has 2."""
     pool_includes_dev: ClassVar[bool] = True
     """Dev queries join the pool once training is over."""
-    uses_words: ClassVar[bool] = True
-    """The detector reads the query's words as well as its vector."""
     scales: Tensor
     threshold: Tensor
     word_weights: Tensor
@@ -103,7 +68,10 @@ class Heads(nn.Module):
 
     def __init__(self, settings: MassToolSettings, dimensions: int, tools: int, pool: int) -> None:
         super().__init__()
-        self.settings, d = settings, dimensions
+        self.settings, d, modules = settings, dimensions, settings.modules
+        self.has_sink, self.uses_words = modules.sink, modules.words
+        self.vote_scale = float(2 if modules.score == "joint" else self.num_cosines)
+        """Weight of confirmed queries' votes beside the score."""
         self.adapter = nn.Parameter(torch.zeros(d, d))
         self.residual = nn.Parameter(torch.zeros(tools, d))
         self.queries = nn.Parameter(torch.zeros(self.free_queries(pool), d))
@@ -117,13 +85,25 @@ class Heads(nn.Module):
         self.tower = nn.Linear(d, d)
         self.needs_tool = nn.Linear(d, self.detection_outputs())
         self.info = nn.Linear(d, d)
-        width = 2 * d if settings.modules.transfer == "concatenation" else d
+        width = 2 * d if modules.transfer == "concatenation" else d
         self.transfer = nn.ModuleList([nn.Linear(width, d) for _ in VIEWS])
         self.drop = nn.Dropout(DROPOUT if settings.train else 0.0)
         self.register_buffer("scales", torch.tensor([1.0, 1.0, 1.0, 1.0, 0.5]))
         self.register_buffer("threshold", torch.tensor(settings.threshold))
         self.register_buffer("word_weights", torch.zeros(0))
         self.register_buffer("detection_mix", torch.tensor([1.0, 0.0]))
+        if modules.attention == "graph":
+            self.scene_attention = nn.Parameter(self.initial_attention(d))
+        self.freeze_parts()
+
+    def freeze_parts(self) -> None:
+        """Leave parts that are switched off as they start: no adapter, no mixing, weights of 1."""
+        modules = self.settings.modules
+        self.adapter.requires_grad_(modules.adapter)
+        self.mixing.requires_grad_(modules.mixing)
+        if not modules.learned_weights:
+            for weights in (self.neighbour_weight, self.graph_weight, self.vote_weights):
+                weights.requires_grad_(False).fill_(1.0)
 
     def free_queries(self, pool: int) -> int:
         """Number of pool queries with a free vector of their own."""
@@ -144,7 +124,7 @@ class Heads(nn.Module):
         inverse = torch.linalg.inv(moments + 0.1 * moments.trace() / d * torch.eye(d, dtype=torch.float64))
         inverse /= ((vectors @ inverse) * vectors).sum(1).mean()
         with torch.no_grad():
-            for matrix in self.mixing:
+            for matrix in self.mixing if self.settings.modules.mixing else ():
                 matrix.copy_(inverse.float())
             if typical_cosine is not None:
                 self.threshold.fill_(typical_cosine)
@@ -201,14 +181,16 @@ class Heads(nn.Module):
     ) -> QueryVectors:
         """Query vectors. `keys` are the pool's; `rows` are the queries' own rows there in training."""
         text = normalize(torch.addmm(x, x, self.scaled("adapter", self.adapter))) if self.settings.train else x
-        if self.training:  # the first neighbour is valid if any is
-            probability = TEXT_DROPOUT * near.valid[:, :1]
+        if self.training and self.settings.train:  # the first neighbour is valid if any is
+            probability = self.settings.train.text_dropout * near.valid[:, :1]
             text = text * (torch.rand(len(x), 1, device=x.device) >= probability)
         searched = self.search_neighbours(x, near, keys, view, tools)
         hidden, joint = self.hidden(x), list[Tensor]()
         if self.settings.modules.transfer != "none":
             info = torch.relu(self.info(hidden))
-            joint = [self.transfer_detection(info, vectors, index) for index, vectors in enumerate(searched)]
+            joint = [self.joint_vectors(info, vectors, index) for index, vectors in enumerate(searched)]
+        if self.settings.modules.score == "joint":
+            return QueryVectors(joint_product(text, searched, joint), searched)
         return QueryVectors(text + self.scaled("votes", self.votes(searched, joint)), searched)
 
     def hidden(self, x: Tensor) -> Tensor:
@@ -253,42 +235,48 @@ class Heads(nn.Module):
         if not len(keys):
             return torch.zeros_like(x), torch.zeros_like(x)
         vectors = keys[near.rows]
+        modules = self.settings.modules
+        if modules.attention == "graph":
+            both = self._search_by_graph(x, near, vectors, view, tools)
+            return both[0] @ self.mixing[0], both[1] @ self.mixing[1]
         attention = self.attend(x, near, vectors)
         own = self.neighbour_weight * torch.bmm(attention[:, None], vectors).squeeze(1)
-        if self.settings.modules.graph:
-            both = (to_neighbours(view, tools.signals, near.rows, attention) + own).unbind()
+        if modules.graph:
+            both = (to_neighbours(view, tools.signals, near.rows, attention, modules.scene_view) + own).unbind()
         else:
             both = (own,) * len(VIEWS)
         return both[0] @ self.mixing[0], both[1] @ self.mixing[1]
 
-    def attention_logits(self, x: Tensor, near: Neighbours, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """(queries, neighbours) logits, and which neighbours count."""
-        valid = near.valid & (near.cosines >= self.threshold) if self.settings.modules.filter else near.valid
-        logits = torch.bmm(vectors, (x @ self.attention)[:, :, None]).squeeze(2)
-        return self.scaled("sharpness", logits) + losses.MASKED * ~valid, valid
+    def _search_by_graph(
+        self, x: Tensor, near: Neighbours, vectors: Tensor, view: GraphView, tools: ToolVectors
+    ) -> tuple[Tensor, ...]:
+        """Attend to the neighbours' vectors in the graph, per view; costs as many sums as there are neighbours."""
+        modules, flat, both = self.settings.modules, near.rows.flatten(), list[Tensor]()
+        for name in VIEWS:
+            values = self.neighbour_weight * vectors
+            if modules.graph:
+                signals = to_queries(view, tools.signals, flat, name == "scene", modules.scene_view)
+                values = values + signals.view_as(vectors)
+            both.append(torch.bmm(self.attend(x, near, values, name)[:, None], values).squeeze(1))
+        return tuple(both)
 
-    def attend(self, x: Tensor, near: Neighbours, vectors: Tensor) -> Tensor:
-        """(queries, neighbours) attention; what is missing to 1 goes to the sink."""
-        logits, _ = self.attention_logits(x, near, vectors)
+    def attend(self, x: Tensor, near: Neighbours, vectors: Tensor, view: str = "tool") -> Tensor:
+        """(queries, neighbours) attention; what is missing to 1 goes to the sink, where there is one."""
+        valid = near.valid & (near.cosines >= self.threshold) if self.settings.modules.filter else near.valid
+        matrix = self.scene_attention if view == "scene" else self.attention
+        logits = torch.bmm(vectors, (x @ matrix)[:, :, None]).squeeze(2)
+        logits = self.scaled("sharpness", logits) + losses.MASKED * ~valid
+        if not self.has_sink:
+            return torch.softmax(logits, dim=-1) * valid
         sink = self.scaled("sharpness", self.sink).expand(len(x), 1)
         return torch.softmax(torch.cat([sink, logits], dim=1), dim=-1)[:, 1:]
 
-    def transfer_detection(self, info: Tensor, searched: Tensor, index: int) -> Tensor:
+    def joint_vectors(self, info: Tensor, searched: Tensor, index: int) -> Tensor:
         """AdaKT: bring the detection tower's state into the searched vector of one view."""
-        info, layer = self.drop(info), self.transfer[index]
-        match self.settings.modules.transfer:
-            case "gating":
-                gated: Tensor = torch.sigmoid(layer(info)) * searched
-                return gated
-            case "addition":
-                summed: Tensor = layer(info) + searched
-                return summed
-            case "concatenation":
-                mixed: Tensor = layer(torch.cat([info, searched], dim=-1))
-                return mixed
-            case _:
-                known = layer(info)
-                scores = torch.stack([(searched * searched).sum(-1), (searched * known).sum(-1)], dim=-1)
-                shares = torch.softmax(scores / searched.shape[-1] ** 0.5, dim=-1)
-                attended: Tensor = shares[:, :1] * searched + shares[:, 1:] * known
-                return attended
+        return transfer_detection(self.settings.modules.transfer, self.transfer[index], self.drop(info), searched)
+
+
+def joint_product(text: Tensor, searched: Sequence[Tensor], joint: Sequence[Tensor]) -> Tensor:
+    """Sum of the unit vectors of `joint`; the text where no neighbour counts."""
+    alone = ~torch.stack(list(searched)).any(2).any(0)
+    return torch.where(alone[:, None], text, normalize(joint[0]) + normalize(joint[1]))

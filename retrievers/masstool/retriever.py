@@ -11,8 +11,9 @@ import torch
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense, search_texts
 from retrievers.masstool.artifacts import Artifacts
-from retrievers.masstool.model import Heads, Neighbours
+from retrievers.masstool.model import Heads
 from retrievers.masstool.pool import Pool
+from retrievers.masstool.vectors import Neighbours
 from retrievers.rows import Rows
 from retrievers.text import clean, tokens
 from retrievers.types import Ranking

@@ -11,11 +11,13 @@ from retrievers.errors import BadInput
 from retrievers.settings import EncoderTraining, TrainingSource
 
 Transfer = Literal["gating", "attention", "concatenation", "addition", "none"]
+SceneView = Literal["mean", "propagated"]
+Calibration = Literal["all", "threshold", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """Parts of MassTool that an ablation can switch off."""
+    """Parts of MassTool that can be switched off, and forms of the paper that can be switched on."""
 
     detection: bool = True
     """Learn whether a query needs a tool; without it there is no detector."""
@@ -29,6 +31,22 @@ class Modules:
     """Contrastive loss between the tool view and the scene view of a query."""
     transfer: Transfer = "gating"
     """AdaKT: how the detection tower's hidden state reaches retrieval."""
+    score: Literal["sum", "joint"] = "sum"
+    """sum: the query's text and all terms of its neighbours. joint: the transferred vectors alone (the paper)."""
+    scene_view: SceneView = "mean"
+    """A neighbour's scene: the mean of its tools, or that mean propagated over the query-scene graph (the paper)."""
+    attention: Literal["encodings", "graph"] = "encodings"
+    """SUIM attends to neighbours' encodings, or per view to their vectors in the graph (the paper)."""
+    sink: bool = True
+    """Attention may go to no neighbour. The paper, and `faithful`, always spend it."""
+    mixing: bool = True
+    """A learned matrix per view that separates tools with similar texts. The paper, and `faithful`, have none."""
+    adapter: bool = True
+    """A learned matrix on the query's vector. The paper, and `faithful`, have none."""
+    learned_weights: bool = True
+    """Learn the weights of the terms. The paper, and `faithful`, have 1."""
+    words: bool = True
+    """The detector reads the query's words beside its vector. The paper's, and that of `faithful`, do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,21 @@ class MassToolTraining:
     batch_size: Annotated[int, Ge(1)] = 512
     learning_rate: Annotated[float, Gt(0)] = 1e-3
     patience: Annotated[int, Ge(1)] = 8
+    decay: bool = True
+    """Let the learning rate fall linearly to 0; the authors keep it."""
+    lists: Literal["all", "ten"] = "all"
+    """Tools in the softmax: all that training queries need, with a temperature; ten as the authors, or `faithful`."""
+    contrast_weight: Annotated[float, Ge(0)] = 0.04
+    """Weight of the sum of both contrastive losses; the authors' mean of them has 0.04."""
+    text_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.3
+    """Share of training queries searched without their own text, so that neighbours learn to answer; not `faithful`."""
+    detection_first: bool = True
+    """Train the detection tower alone before the rest; the authors, and `faithful`, do not."""
+    calibrate: Calibration | None = None
+    """Dev chooses factors of all parts and the threshold of neighbours, that threshold, or none. None: all, or none if
+    `faithful`."""
+    detection_threshold: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Probability from which on a query needs a tool; the authors have 0.5. None: chosen on dev."""
     unseen_tool_weight: Annotated[float, Interval(ge=0, le=1)] | None = None
     """Weight on dev of tools that no training query needs. None: their share of the catalogue."""
     folds: Annotated[int, Ge(0)] = 0
@@ -114,13 +147,22 @@ class MassToolSettings:
     """Behave as the authors' code does (faithful.py). Needs own_labels: 0 and joined_labels: 0."""
     neighbours: Annotated[int, Interval(ge=1, le=100)] = 10
     threshold: Annotated[float, Interval(ge=-1, le=1)] = 0.82
-    """Minimum cosine of a confirmed query, and of a neighbour if `faithful`; else dev chooses that of neighbours."""
+    """Minimum cosine of a confirmed query, and of a neighbour unless dev chooses it (`train.calibrate`)."""
     batch_size: Annotated[int, Ge(1)] = 64
     ann_above: Annotated[int, Ge(1)] = 50_000
     """As in a dense index."""
 
     def __post_init__(self) -> None:
+        if self.modules.score == "joint" and (self.modules.transfer == "none" or not self.modules.intent):
+            raise BadInput("`score: joint` needs `intent: true` and a `transfer` other than none", "modules")
         if self.faithful and self.train is not None:
             for key in ("own_labels", "joined_labels"):
                 if value := getattr(self.train, key):
                     raise BadInput(f"`faithful: true` adds no labels: set train.{key} to 0, got {value:g}", "faithful")
+            if self.train.calibrate == "all":
+                raise BadInput("`faithful: true` has no factors: set train.calibrate to threshold or none", "faithful")
+
+    def calibration(self) -> Calibration:
+        """Choices of dev once training is over."""
+        assert self.train is not None
+        return self.train.calibrate or ("none" if self.faithful else "all")

@@ -18,14 +18,15 @@ from rewrite.types import Answer
 
 
 def best_examples(samples: Sequence[ScoredSample], template: Template, settings: BestOfNSettings) -> list[Example]:
-    """The best answer to every query whose best answer exceeds the mean by the margin, as training examples."""
+    """The best answer to every query whose best answer exceeds the mean by the margin, as training examples. An answer
+    below 0 is not learned from: with `reward.baseline: raw` it is worse than the raw query."""
     examples = []
     for sample in samples:
         readable = [index for index, is_readable in enumerate(sample.readable) if is_readable]
         if not readable:
             continue
         best = max(readable, key=lambda index: (sample.rewards[index], -len(sample.answers[index]), -index))
-        if sample.rewards[best] - fmean(sample.rewards) >= settings.margin:
+        if sample.rewards[best] >= 0 and sample.rewards[best] - fmean(sample.rewards) >= settings.margin:
             lines = template.parse(Answer(sample.answers[best], 0)).lines
             examples.append(Example(sample.id, sample.utterance, lines, (), sample.candidates))
     return examples
@@ -36,7 +37,7 @@ def train_best_of_n(task: AlignTask, options: RunOptions, examples: Sequence[Exa
     from rewrite.sft.train import train
 
     if not examples:
-        raise RewriteError("no answer exceeds the mean of its query; lower algo.margin, or draw more answers")
+        raise RewriteError("no answer exceeds the mean of its query and 0; lower algo.margin, or draw more answers")
     watch = CollapseWatch(task.limits)
     result = train(replace(task.training, train=list(examples)), options, watch)
     return keep_best(task, options.settings, result, watch.start, watch.reason)

@@ -62,7 +62,8 @@ def plan_rollouts(algo: OnlineSettings, settings: SftSettings, recorded: bool, s
     """The plan on a device that can (not) record steps, with a model whose answers can (not) share a prompt."""
     batch = settings.batch_size
     if isinstance(algo, PpoSettings):
-        return RolloutPlan(1, batch, min(batch, algo.minibatch_size), algo.passes, 2, True, recorded)
+        generated = min(batch, MAX_ANSWERS) if recorded else batch
+        return RolloutPlan(1, generated, min(batch, algo.minibatch_size), algo.passes, 2, True, recorded)
     in_process = algo.engine == "transformers"
     scorings = (algo.beta > 0) + (max(algo.iterations, algo.steps) > 1 or not in_process)
     together = batch * settings.gradient_accumulation_steps * algo.steps

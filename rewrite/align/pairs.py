@@ -34,7 +34,8 @@ def make_pairs(samples: Sequence[ScoredSample], settings: PairSettings) -> list[
 
 
 def pairs_of(sample: ScoredSample, settings: PairSettings) -> list[Pair]:
-    """Pairs the best answer with the worst, the second best with the second worst, while they differ by the margin."""
+    """Pairs the best answer with the worst, the second best with the second worst, while they differ by the margin. An
+    answer below 0 is never chosen: it is unreadable or, with `reward.baseline: raw`, worse than the raw query."""
     known: dict[str, tuple[float, bool]] = {}
     for answer, reward, readable in zip(sample.answers, sample.rewards, sample.readable, strict=True):
         known.setdefault(answer.strip(), (reward, readable))

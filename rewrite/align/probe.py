@@ -42,13 +42,13 @@ class Probe:
     verdict: str
 
 
-def probe(samples: Sequence[ScoredSample], pairing: PairSettings) -> Probe:
-    """Summarizes samples and judges whether training on them is worth it."""
+def probe(samples: Sequence[ScoredSample], pairing: PairSettings | None) -> Probe:
+    """Summarizes samples and judges whether training on them is worth it; `pairing` is None without pairs."""
     answered = [sample for sample in samples if sample.answers]
     if not answered:
         verdict = "no query leaves room for an answer; set a smaller samples.max_tokens or show fewer candidates"
         return Probe(0, len(samples), 0, *(0.0,) * 8, 0, 0.0, True, verdict)
-    pairs = len(make_pairs(samples, pairing))
+    pairs = None if pairing is None else len(make_pairs(samples, pairing))
     figures = {
         "parsed": fmean(fmean(sample.readable) for sample in answered),
         "finished": fmean(fmean(sample.finished) for sample in answered),
@@ -67,14 +67,14 @@ def probe(samples: Sequence[ScoredSample], pairing: PairSettings) -> Probe:
         len(samples) - len(answered),
         answers,
         **figures,
-        pairs=pairs,
-        pairs_per_query=round(pairs / len(answered), 4),
+        pairs=pairs or 0,
+        pairs_per_query=round((pairs or 0) / len(answered), 4),
         hopeless=hopeless,
         verdict=verdict,
     )
 
 
-def _verdict(figures: dict[str, float], answers: int, pairs: int, queries: int) -> tuple[bool, str]:
+def _verdict(figures: dict[str, float], answers: int, pairs: int | None, queries: int) -> tuple[bool, str]:
     """True where training would be in vain, and the reason."""
     mean, best, raw = figures["mean"], figures["best"], figures["raw"]
     if figures["parsed"] < MAJORITY:
@@ -97,4 +97,5 @@ def _verdict(figures: dict[str, float], answers: int, pairs: int, queries: int) 
         return False, f"hardly: even the {summary}; better targets or another retriever would help more"
     if best - mean < LITTLE:
         return False, f"hardly: {summary}; raise the temperature, or take a reward with a denser signal"
-    return False, f"yes: {summary}, and {1 - figures['no_spread']:.0%} of {queries} queries have spread ({pairs} pairs)"
+    made = "" if pairs is None else f" ({pairs} pairs)"
+    return False, f"yes: {summary}, and {1 - figures['no_spread']:.0%} of {queries} queries have spread{made}"

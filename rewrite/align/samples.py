@@ -150,6 +150,11 @@ def read_samples(folder: Path) -> list[ScoredSample]:
     return [samples[key] for key in sorted(samples)]
 
 
+def count_answers(samples: Sequence[ScoredSample]) -> int:
+    """Number of answers that were drawn."""
+    return sum(len(sample.answers) for sample in samples)
+
+
 def _append(path: Path, samples: Sequence[ScoredSample]) -> None:
     text = "".join(json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in samples)
     with path.open("ab") as stream:

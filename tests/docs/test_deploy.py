@@ -30,15 +30,15 @@ def test_compose() -> None:
     config = configs.load(FOLDER / "serve.yaml", ServeConfig)
     assert config.database is not None
     assert config.rewriter is not None
-    assert isinstance(config.rewriter.engine, ExternalServers)
-    assert [url.split("/")[2].split(":")[0] for url in config.rewriter.engine.urls] == ["vllm-1", "vllm-2"]
+    assert isinstance(config.rewriter.backend, ExternalServers)
+    assert [url.split("/")[2].split(":")[0] for url in config.rewriter.backend.urls] == ["vllm-1", "vllm-2"]
     for name in ("gateway-1", "gateway-2"):
         service = services[name]
-        assert {config.database.variable, config.rewriter.engine.key_variable} <= service["environment"].keys()
+        assert {config.database.variable, config.rewriter.backend.key_variable} <= service["environment"].keys()
         assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
         assert service["ports"][0].endswith(f":{config.port}")
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-    assert config.rewriter.engine.model in services["vllm-1"]["command"]
+    assert config.rewriter.backend.model in services["vllm-1"]["command"]
     assert set(compose["volumes"]) == {"catalogue"}
 
 

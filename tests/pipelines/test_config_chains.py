@@ -26,6 +26,7 @@ from pipelines.train.align import AlignConfig
 from pipelines.train.sampling import PairsConfig, ProbeConfig
 from pipelines.train.sft import SftConfig
 from pipelines.train.targets.build import TargetsConfig
+from rewrite.align.settings import GrpoSettings, PpoSettings, RlooSettings
 
 CONFIGS = ROOT / "configs"
 KINDS: dict[str, type] = {
@@ -161,3 +162,29 @@ def test_a_dataset_is_filled_in_everywhere() -> None:
     assert config.rewriters["sft"].path == "runs/without-toole/sft"
     assert config.grid
     assert config.grid.retrievers["toolgen"].index == "runs/toole/learned"
+
+
+def _sampled_answers(config: AlignConfig) -> float:
+    """Answers that an alignment samples."""
+    algo = config.algo
+    if isinstance(algo, PpoSettings):
+        return config.queries * config.training.epochs
+    if isinstance(algo, GrpoSettings | RlooSettings):
+        return config.queries * config.training.epochs * algo.answers
+    return config.queries * algo.samples.answers
+
+
+def test_alignments_of_toollens_can_be_compared() -> None:
+    """They share start, queries, reward, dev and the number of answers: what differs is the algorithm."""
+    names = ("bestofn", "dpo", "grpo", "rloo", "ppo")
+    loaded = [configs.load(CONFIGS / f"align/toollens-{name}.yaml", AlignConfig) for name in names]
+    shared = [
+        (config.start, config.data, config.queries, config.reward, config.evaluation, config.collapse, config.backend)
+        for config in loaded
+    ]
+    training = [(config.training.evaluations, config.training.blends, config.training.seed) for config in loaded]
+    assert all(facts == shared[0] for facts in shared)
+    assert all(facts == training[0] for facts in training)
+    assert {_sampled_answers(config) for config in loaded} == {32_768}
+    for name in names:
+        assert "# 32,768 answers" in (CONFIGS / f"align/toollens-{name}.yaml").read_text()

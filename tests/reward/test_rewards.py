@@ -1,10 +1,11 @@
-"""Rewards against brute force, one call a step, what is remembered, and a retriever that fails."""
+"""Rewards against brute force, unreadable answers and abstaining, one call a step, and a retriever that fails."""
 
 from __future__ import annotations
 
 import pickle
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,15 +95,51 @@ def test_every_term_is_what_brute_force_says(attempts: list[RewriteAttempt], raw
         ids = with_raw(own, lists, 100, RewriteFusion("weighted", raw)).ids
         expected = {name: _brute(name, ids, attempt.gold) * attempt.readable for name in weights if "@" in name}
         expected["format"] = float(attempt.readable and attempt.finished)
-        expected["length"] = 1 - min(1, attempt.length / 480)
+        expected["length"] = (1 - min(1, attempt.length / 480)) * attempt.readable
         silent = attempt.readable and not attempt.lines
         expected["abstain"] = _brute("comp@5", own.ids, attempt.gold) if silent else 0.0
         expected["language"] = float(attempt.readable)  # nothing here is known to be of another language
         for name, value in expected.items():
             assert found[name][place] == pytest.approx(value), name
-        assert found["reward"][place] == pytest.approx(sum(weights[name] * value for name, value in expected.items()))
-        gain = expected["recall@5"] - _brute("recall@5", own.ids, attempt.gold)
-        assert found["gain"][place] == pytest.approx(gain)
+        total = sum(weights[name] * value for name, value in expected.items()) if attempt.readable else -0.2
+        assert found["reward"][place] == pytest.approx(total)
+        alone = {name: _brute(name, own.ids, attempt.gold) for name in weights if "@" in name}
+        alone |= {"format": 1.0, "length": 1.0, "language": 1.0, "abstain": _brute("comp@5", own.ids, attempt.gold)}
+        assert found["alone"][place] == pytest.approx(sum(weights[name] * value for name, value in alone.items()))
+        assert found["gain"][place] == pytest.approx(found["reward"][place] - found["alone"][place])
+
+
+WEIGHTS = st.dictionaries(
+    st.sampled_from(["ndcg@3", "comp@5", "rank@5", "mrr", "format", "length", "language", "abstain"]),
+    st.floats(-10, 10),
+).flatmap(lambda others: st.floats(-10, 10).map(lambda weight: {"recall@5": weight, **others}))
+
+
+@given(ATTEMPTS, WEIGHTS, st.sampled_from([0.0, 0.4, 1.0]), st.text(max_size=3))
+def test_an_unreadable_answer_is_below_abstaining_with_any_weights(
+    attempt: RewriteAttempt, weights: dict[str, float], raw: float, index: str
+) -> None:
+    garbled = replace(attempt, lines=(), readable=False)
+    none = RewriteAttempt(attempt.utterance, attempt.gold)
+    absolute = RetrievalReward(Chance(index), Served(raw), weights)([garbled, none, attempt])
+    assert absolute[0] < absolute[1] - 0.1
+    assert absolute[0] < 0
+    relative = RetrievalReward(Chance(index), Served(raw), weights, "raw")([garbled, none, attempt])
+    assert relative[0] < relative[1] == 0
+    # The two rewards differ by a constant of the query: groups of answers to one query cannot tell them apart.
+    assert relative == pytest.approx([reward - absolute[1] for reward in absolute])
+    if attempt.readable and min(weights.values()) >= 0:
+        assert absolute[0] < 0 <= absolute[2]
+
+
+def test_the_gain_over_the_raw_query_can_be_negative() -> None:
+    retriever, lines = Chance(), [f"line {number}" for number in range(40)]
+    reward = RetrievalReward(retriever, Served(0.0), {"recall@5": 1.0}, "raw")
+    gold = frozenset(retriever.one("rain").ids[4:6])  # the raw query finds one of two
+    gains = reward([RewriteAttempt("rain", gold, (line,)) for line in lines])
+    served = [len(gold & set(retriever.one(line).ids[:5])) / 2 for line in lines]
+    assert gains == [value - 0.5 for value in served]
+    assert {-0.5, 0.0} < set(gains)
 
 
 def test_the_slope_tells_what_the_first_places_do_not() -> None:

@@ -70,7 +70,7 @@ def running(config: dict[str, Any]) -> Iterator[Running]:
 def rewriter(*models: ModelServer, **more: Any) -> dict[str, Any]:
     """The config of a rewriter that these serve."""
     engine = {"kind": "servers", "urls": [each.url for each in models], "model": "rewriter"}
-    return {"template": "needs", "engine": engine, "fusion": {"raw": 0.5}, **more}
+    return {"template": "needs", "backend": engine, "fusion": {"raw": 0.5}, **more}
 
 
 def make_test_rewriter(base: Path, folder: Path, seed: int, *searches: str) -> None:

@@ -101,7 +101,7 @@ def describe_models(gateway: Gateway) -> ModelsResponse:
                 role="rewriter",
                 ready=rewriter.is_ready(),
                 fingerprint=str(hashed) if hashed else None,
-                engine=rewriter.settings.engine.kind,
+                engine=rewriter.settings.backend.kind,
                 template=f"{template.name} {template.version}",
             )
         )

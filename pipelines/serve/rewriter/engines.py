@@ -17,12 +17,12 @@ from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
 from pipelines.serve.rewriter.endpoints import HttpClients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.rewriter.prompt_budget import PromptBudget
-from pipelines.serve.rewriter.settings import ExternalServers, InProcess, ManagedVllm, ServedRewriter
+from pipelines.serve.rewriter.settings import ExternalServers, ManagedVllm, ServedRewriter
 from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, MODEL_NAME, VllmProcess, installed
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend
-from rewrite.settings import ServerSettings
+from rewrite.settings import ServerSettings, TransformersSettings
 
 LOAD_SECONDS = 60.0
 """Seconds for a server to load an adapter."""
@@ -74,7 +74,7 @@ class RewriterEngine(ABC):
         settings = self._settings
         budget = await asyncio.to_thread(PromptBudget, backend, parts.template, settings.sampling.max_tokens)
         fusion = settings.fusion or parts.fusion or RewriteFusion()
-        facts = describe(parts) | {"engine": settings.engine.kind}
+        facts = describe(parts) | {"engine": settings.backend.kind}
         return LoadedRewriter(model, parts.template, budget, settings.sampling, parts.phrasing, fusion, facts)
 
 
@@ -99,7 +99,7 @@ class LocalEngine(RewriterEngine):
         await self._add(parts, await asyncio.to_thread(self._load_backend, parts))
 
     async def _add(self, parts: RewriterParts, backend: Backend) -> None:
-        kind, name = self._settings.engine.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
+        kind, name = self._settings.backend.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
         loaded = await self._loaded(name, parts, backend)
         batch_size = max(1, LOCAL_BATCH[kind] // self._settings.sampling.answers)
         endpoint = LocalEndpoint(kind, backend, name, self._breaker(), batch_size)
@@ -128,7 +128,7 @@ class ServersEngine(RewriterEngine):
     _clients: HttpClients
 
     async def start(self) -> None:
-        engine = self._settings.engine
+        engine = self._settings.backend
         assert isinstance(engine, ExternalServers)
         self._model, self._key_variable, self._loads_adapter = engine.model, engine.key_variable, engine.load_adapter
         self._clients = open_clients(any(url.lower().startswith("https:") for url in engine.urls))
@@ -200,8 +200,8 @@ class VllmEngine(ServersEngine):
 
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
-        assert isinstance(setup.settings.engine, ManagedVllm)
-        self._vllm, self._context = setup.settings.engine, setup.settings.engine.context
+        assert isinstance(setup.settings.backend, ManagedVllm)
+        self._vllm, self._context = setup.settings.backend, setup.settings.backend.context
         self._lora_rank = _lora_rank(self.parts)
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
@@ -255,16 +255,20 @@ class VllmEngine(ServersEngine):
 
 
 def choose_engine(settings: ServedRewriter) -> ServedRewriter:
-    """The settings, with transformers in place of a vLLM that is not installed."""
-    if isinstance(settings.engine, ManagedVllm) and not installed():
+    """The settings, with transformers in place of a vLLM that is not installed; one server is a list of one."""
+    backend = settings.backend
+    if isinstance(backend, ServerSettings):
+        servers = ExternalServers((backend.url,), backend.model, key_variable=backend.key_variable)
+        return replace(settings, backend=servers)
+    if isinstance(backend, ManagedVllm) and not installed():
         log.warning("vLLM is not installed: the rewriter runs in this process by transformers, which is slower")
-        return replace(settings, engine=InProcess())
+        return replace(settings, backend=TransformersSettings())
     return settings
 
 
 def make_engine(setup: EngineSetup) -> RewriterEngine:
     """The engine that the settings name; nothing is started yet."""
-    match setup.settings.engine:
+    match setup.settings.backend:
         case ManagedVllm():
             return VllmEngine(setup)
         case ExternalServers():

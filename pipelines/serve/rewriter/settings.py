@@ -1,11 +1,11 @@
-"""Settings of the served rewriter and of the engine that runs it. Imports no heavy library."""
+"""Settings of the served rewriter and of the backend that runs it. Imports no heavy library."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
@@ -21,16 +21,9 @@ from rewrite.settings import (
 
 
 @dataclass(frozen=True, slots=True)
-class ManagedVllm:
+class ManagedVllm(VllmSettings):
     """vLLM as a child process of this server, which restarts it if it fails."""
 
-    kind: Literal["vllm"] = "vllm"
-    context: Annotated[int, Ge(0)] = 0
-    """Tokens of prompt and answer together; 0: the model's own limit."""
-    gpu_memory: Annotated[float, Gt(0), Le(1)] = 0.9
-    """Share of a GPU's memory for vLLM; on a CPU, $VLLM_CPU_KVCACHE_SPACE sets the GiB of its cache."""
-    eager: bool = False
-    """Skip compilation: starts faster, answers slower."""
     logs: str = "runs/serve/logs"
     """The folder for its output; the logs of the last five starts are kept."""
     options: tuple[str, ...] = ()
@@ -66,26 +59,12 @@ class ExternalServers:
             ServerSettings(url, self.model)
 
 
-@dataclass(frozen=True, slots=True)
-class InProcess:
-    """The model in this process, run by transformers."""
-
-    kind: Literal["transformers"] = "transformers"
-
-
-@dataclass(frozen=True, slots=True)
-class ByRules:
-    """No model: the utterance's shortened clauses, in a fraction of a millisecond."""
-
-    kind: Literal["rules"] = "rules"
-
-
-EngineSettings = ManagedVllm | ExternalServers | InProcess | ByRules
+ServedBackend = ManagedVllm | ServerSettings | ExternalServers | TransformersSettings | RulesSettings
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRewriter:
-    """A rewriter and the engine that runs it."""
+    """The rewriter of evaluation and batch jobs, and how many utterances it takes at a time."""
 
     path: str | None = None
     """A rewriter folder, or the training run that wrote it."""
@@ -97,7 +76,7 @@ class ServedRewriter:
     sampling: Sampling = field(default_factory=Sampling)
     fusion: RewriteFusion | None = None
     """How to fuse its lists with the raw ranking; None: as the rewriter's card says."""
-    engine: EngineSettings = field(default_factory=ManagedVllm)
+    backend: ServedBackend = field(default_factory=ManagedVllm)
     concurrency: Annotated[int, Ge(1)] = 64
     """Utterances at the model at the same time; as many again may wait."""
     max_failures: Annotated[int, Ge(1)] = 5
@@ -108,16 +87,11 @@ class ServedRewriter:
 
     def to_rewriter_settings(self) -> RewriterSettings:
         """The same rewriter in the settings of evaluation and batch jobs."""
-        match self.engine:
-            case ExternalServers(urls=urls, model=model, key_variable=variable):
-                backend: BackendSettings = ServerSettings(
-                    urls[0], model, key_variable=variable, timeout=10.0, retries=0
-                )
-            case ManagedVllm(context=context, gpu_memory=gpu_memory, eager=eager):
-                backend = VllmSettings(context=context, gpu_memory=gpu_memory, eager=eager)
-            case InProcess():
-                backend = TransformersSettings()
-            case ByRules():
-                backend = RulesSettings()
+        backend: BackendSettings
+        if isinstance(self.backend, ExternalServers):
+            urls, model, variable = self.backend.urls, self.backend.model, self.backend.key_variable
+            backend = ServerSettings(urls[0], model, key_variable=variable, timeout=10.0, retries=0)
+        else:
+            backend = self.backend
         template = self.template or ("needs" if isinstance(backend, RulesSettings) else None)
-        return RewriterSettings(self.path, self.base, template, backend, self.sampling, self.phrasing)
+        return RewriterSettings(self.path, self.base, template, backend, self.sampling, self.phrasing, self.fusion)

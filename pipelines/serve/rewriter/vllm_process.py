@@ -47,7 +47,8 @@ def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int) 
 
     on_cpu = not torch.cuda.is_available()
     options = ["--model", str(model), "--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port)]
-    options += ["--dtype", "float32" if on_cpu else "auto", "--enable-prefix-caching", "--disable-uvicorn-access-log"]
+    dtype = "float32" if on_cpu and settings.dtype == "auto" else settings.dtype
+    options += ["--dtype", dtype, "--enable-prefix-caching", "--disable-uvicorn-access-log"]
     if settings.context:
         options += ["--max-model-len", str(settings.context)]
     if settings.eager:

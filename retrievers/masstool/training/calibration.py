@@ -37,6 +37,12 @@ def calibrate(heads: Heads, dev: Callable[[], dict[str, float]]) -> dict[str, fl
     return {**chosen, "threshold": round(float(heads.threshold), 6)}
 
 
+def calibrate_threshold(heads: Heads, dev: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Leave the best threshold of neighbours in the heads, and return it."""
+    _choose(heads.threshold.view(1), 0, THRESHOLDS, dev()["mean"], dev)
+    return {"threshold": round(float(heads.threshold), 6)}
+
+
 def keep_best(
     heads: Heads, dev: Callable[[], dict[str, float]], states: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> dict[str, Any]:

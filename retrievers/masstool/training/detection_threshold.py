@@ -17,11 +17,14 @@ SPREAD = 2.0
 
 
 @torch.no_grad()
-def choose_threshold(heads: Heads, labels: LabelledVectors, dev: LabelledVectors) -> dict[str, Any] | None:
+def choose_threshold(
+    heads: Heads, labels: LabelledVectors, dev: LabelledVectors, fixed: float | None = None
+) -> dict[str, Any] | None:
     """Leave words' weights and share in the heads; return the threshold with the best balanced accuracy on dev.
 
     Of equal thresholds the lowest, since a search in vain costs less than a tool withheld; of equal shares the more
-    even. None: dev does not hold both kinds of queries, and there is no detector.
+    even. `fixed`: a threshold that dev does not choose. None: dev does not hold both kinds of queries, and there is no
+    detector.
     """
     if not dev.has_both_kinds():
         return None
@@ -29,14 +32,14 @@ def choose_threshold(heads: Heads, labels: LabelledVectors, dev: LabelledVectors
     needs = dev.needs.cpu().tolist()
     tower = heads.detection_logits(dev.vectors)
     if not (heads.uses_words and labels.texts and dev.texts and labels.has_both_kinds()):
-        return best_threshold(heads.probabilities(tower).double().cpu().tolist(), needs)
+        return best_threshold(heads.probabilities(tower).double().cpu().tolist(), needs, fixed)
     weights = fit_words(labels.texts, labels.needs)
     words, tower = word_logits(weights, dev.texts), tower.cpu().float()
     scales = [SPREAD / float(logits.std().clamp(min=1e-6)) for logits in (tower, words)]
     tried = {}
     for share in WORD_SHARES:
         mixed = (1 - share) * scales[0] * tower + share * scales[1] * words
-        tried[share] = best_threshold(torch.sigmoid(mixed).double().tolist(), needs)
+        tried[share] = best_threshold(torch.sigmoid(mixed).double().tolist(), needs, fixed)
     best = max(WORD_SHARES, key=lambda share: tried[share]["balanced_accuracy"])
     heads.detection_mix.copy_(torch.tensor([(1 - best) * scales[0], best * scales[1]]))
     heads.word_weights = weights.to(heads.detection_mix.device) if best else heads.word_weights
@@ -44,10 +47,10 @@ def choose_threshold(heads: Heads, labels: LabelledVectors, dev: LabelledVectors
     return {**tried[best], "words": best, "shares": accuracies}
 
 
-def best_threshold(probabilities: list[float], needs: list[bool]) -> dict[str, Any]:
-    """Try every threshold between two neighbouring probabilities."""
+def best_threshold(probabilities: list[float], needs: list[bool], fixed: float | None = None) -> dict[str, Any]:
+    """Try every threshold between two neighbouring probabilities, or the fixed one alone."""
     order = sorted(set(probabilities))
-    thresholds = [0.0, *((low + high) / 2 for low, high in pairwise(order))]
+    thresholds = [0.0, *((low + high) / 2 for low, high in pairwise(order))] if fixed is None else [fixed]
     p, y = torch.tensor(probabilities, dtype=torch.float64), torch.tensor(needs)
     sides = [p[y].sort().values, p[~y].sort().values]
     cuts = torch.tensor(thresholds, dtype=torch.float64)

@@ -44,13 +44,13 @@ def train_heads(
     plain = trainer.metrics(trainer.tensors.dev @ trainer.tensors.tools.T)
     before = trainer.dev()
     chosen = trainer.choose({"trained": best, "untrained": start})
-    after, labels = trainer.dev(), trainer.tensors.dev_labels
+    after, labels, fixed = trainer.dev(), trainer.tensors.dev_labels, trainer.train.detection_threshold
     return heads, {
         "plain": plain,
         "before": before,
         "after": after,
         **chosen,
-        "detection": choose_threshold(heads, tensors.labels, labels) if trainer.detects else None,
+        "detection": choose_threshold(heads, tensors.labels, labels, fixed) if trainer.detects else None,
         "warm_up": warmup_steps,
         "epochs": state["epoch"],
         "best_epoch": state["best_epoch"],

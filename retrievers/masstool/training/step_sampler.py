@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from retrievers.masstool.graph import Edges, GraphView, distinct, draw_dropout, dropout_views
-from retrievers.masstool.model import Neighbours
+from retrievers.masstool.vectors import Neighbours
 
 MAX_EDGES = 4_000_000
 """Edges drawn together, over all steps."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from retrievers.dense.embeddings import embed
 from retrievers.dense.encoder import Encoder
 from retrievers.kind import Context, Measure
-from retrievers.masstool.model import Neighbours
+from retrievers.masstool.vectors import Neighbours
 from retrievers.training_set import Labels, TrainingSet
 
 METRICS = ("recall@3", "recall@5", "ndcg@5", "comp@3")

@@ -17,18 +17,18 @@ from retrievers.dense.encoder import check_device
 from retrievers.kind import Context
 from retrievers.masstool import losses
 from retrievers.masstool.graph import column_of, full_view, gold_shares, make_edges, scatter_columns, to_scenes
-from retrievers.masstool.model import TEMPERATURE, Heads, QueryVectors
+from retrievers.masstool.model import TEMPERATURE, Heads
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.masstool.training.calibration import keep_best
+from retrievers.masstool.training.calibration import calibrate_threshold, keep_best
 from retrievers.masstool.training.step_sampler import LABELS, Step, StepSampler, draw_labels, label_rows
 from retrievers.masstool.training.tensors import DevMetrics, TrainingTensors, nearest
 from retrievers.masstool.training.unseen_tool_dev import UnseenToolDev
+from retrievers.masstool.vectors import QueryVectors
 
 SPARE_NEIGHBOURS = 2
 """Factor of neighbours looked up per training query: those in its own batch are left out."""
 TYPICAL_QUANTILE = 0.1
 """The threshold starts at this quantile of the cosines of the farthest neighbour."""
-CONTRAST_WEIGHT = 0.04
 CONTRAST_TEMPERATURE = 0.1
 DETECTION_WEIGHT = 0.1
 WARMUP_STEPS = 400
@@ -53,7 +53,7 @@ class HeadTrainer:
         count = settings.neighbours
         near = nearest(self.tensors.train, self.tensors.train, SPARE_NEIGHBOURS * count + 8, exclude_self=True)
         typical = float(near.cosines[:, :count][:, -1].float().quantile(TYPICAL_QUANTILE)) if near.valid.any() else None
-        self.heads.initialize(tensors.tools[trained], typical)
+        self.heads.initialize(tensors.tools[trained], typical if settings.calibration() != "none" else None)
         self.heads.to(self.device)
         self.dev_near = nearest(self.tensors.dev, self.tensors.train, count)
         self.metrics = DevMetrics(context.measure, tensors.dev_gold)
@@ -81,7 +81,7 @@ class HeadTrainer:
         """Run one pass over the training queries; return the mean loss."""
         generator = self._generator(self.train.seed * 1_000_003 + number)
         order = torch.randperm(len(self.tensors.train), generator=generator, device=self.device)
-        rate = self.train.learning_rate * (1 - number / self.train.epochs)
+        rate = self.train.learning_rate * (1 - number / self.train.epochs if self.train.decay else 1)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["speed"]
         self.heads.train()
@@ -116,7 +116,7 @@ class HeadTrainer:
             by_tools = gold[step.first] @ vectors  # a scene is the mean of its tools
             by_queries = by_tools + to_scenes(step.view, self.heads.pool(queries))[step.scenes]
             both = both + losses.contrastive(by_tools, by_queries, CONTRAST_TEMPERATURE)
-            total = torch.add(total, both, alpha=CONTRAST_WEIGHT)
+            total = torch.add(total, both, alpha=self.train.contrast_weight)
         if self.detects:
             labels = step.labels if step.labels is not None else self._draw_labels(generator)[0]
             total = torch.add(total, self._detection_loss(labels), alpha=DETECTION_WEIGHT)
@@ -124,6 +124,8 @@ class HeadTrainer:
 
     def retrieval_loss(self, scores: Tensor, gold: Tensor, generator: torch.Generator) -> Tensor:
         """Loss of scores (queries, candidates) against the shares of the gold tools."""
+        if self.train.lists == "ten":
+            return losses.short_lists(scores, (gold > 0).to(scores.dtype), generator)
         return losses.listwise(scores, gold, TEMPERATURE)
 
     def columns(self, step: Step) -> tuple[Tensor, Tensor]:
@@ -138,7 +140,7 @@ class HeadTrainer:
     def warm_up(self) -> int:
         """Train the detection tower alone, so that there is something to transfer; return the steps that dev chose."""
         dev = self.tensors.dev_labels
-        if not (self.detects and dev.has_both_kinds()):
+        if not (self.train.detection_first and self.detects and dev.has_both_kinds()):
             return 0
         tower = [*self.heads.tower.parameters(), *self.heads.needs_tool.parameters()]
         optimizer = torch.optim.AdamW(tower, lr=1e-3, weight_decay=0.01)
@@ -188,5 +190,11 @@ class HeadTrainer:
         return {**seen, "mean": mean, "seen_tools": seen["mean"], "unseen_tools": unseen}
 
     def choose(self, states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
-        """Calibrate each of these states on dev, leave the best in the heads, and describe it."""
-        return keep_best(self.heads, self.dev, states)
+        """Calibrate on dev as the settings say, leave the best in the heads, and describe it."""
+        match self.settings.calibration():
+            case "all":
+                return keep_best(self.heads, self.dev, states)
+            case "threshold":
+                return {"chosen": calibrate_threshold(self.heads, self.dev)}
+            case _:
+                return {"chosen": {}}

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from retrievers.kind import Measure
 from retrievers.masstool.graph import GraphView, full_view, make_edges
-from retrievers.masstool.model import Heads, Neighbours
+from retrievers.masstool.model import Heads
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.tensors import DevMetrics, TrainingTensors, nearest
+from retrievers.masstool.vectors import Neighbours
 
 
 @dataclass(frozen=True, slots=True)

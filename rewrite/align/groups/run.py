@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from datasets import Dataset
@@ -77,6 +78,7 @@ def train_groups(align_task: AlignTask, options: RunOptions, algo: GrpoSettings 
     too_long = len(align_task.queries) - len(queries)
     facts = {"queries": len(queries), "too_long": too_long, "left_over": left_over}
     result = run_alignment(align_task, options, run, trainer, watch, facts)
+    result.facts["answers"] = math.ceil(result.facts["done"] / steps) * answers
     return add_reward_time(result, reward.seconds, run)
 
 

@@ -108,7 +108,9 @@ class _PpoLoop:
                 self._run.raise_if_stopped(state)
         if state.best_global_step:
             self._load(self._folder / f"checkpoint-{state.best_global_step}")
+        batch = settings.batch_size * self._accelerator.num_processes
         facts = {
+            "answers": state.global_step * batch,
             "queries": len(self._queries),
             "too_long": len(self._task.queries) - len(self._queries),
             "kl_weight": self._ppo.kl_weight,

@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from rewrite.align.ppo.advantages import adapt_kl_weight, advantages, policy_loss, value_loss
 from rewrite.align.settings import PpoSettings
 from rewrite.settings import Sampling
-from rewrite.speedups.decoding import Decoding, can_record, half_copy
+from rewrite.speedups.decoding import MAX_ANSWERS, Decoding, can_record, half_copy
 
 CLIP, VALUE_CLIP, VALUE_WEIGHT, GAMMA = 0.2, 0.2, 0.5, 1.0
 KL_HORIZON = 2_000
@@ -189,7 +189,11 @@ class Ppo:
         if can_record(policy, copied=half):
             sampling = Sampling(settings.temperature, max_tokens=settings.max_tokens)
             generator = half_copy(policy) if half else policy
-            answers = Decoding(generator, ids, mask, sampling, self._ends, self._pad).run(record=True)
+            parts = [
+                Decoding(generator, some, kept, sampling, self._ends, self._pad).run(record=True)
+                for some, kept in zip(torch.split(ids, MAX_ANSWERS), torch.split(mask, MAX_ANSWERS), strict=True)
+            ]
+            answers = torch.cat(parts)
             ended = torch.isin(answers, torch.tensor(self._ends, device=answers.device)).cumsum(1) > 0
             longest = int((~ended).sum(1).max()) + 1  # the longest answer, its end included
             return torch.cat([ids, answers[:, :longest]], 1)

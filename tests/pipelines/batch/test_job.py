@@ -93,7 +93,7 @@ def test_rewrites_are_what_the_rewriter_gives(tmp_path: Path, rows: Path) -> Non
 def test_tools_are_those_of_the_one_path_of_a_query(
     tmp_path: Path, rows: Path, index: Path, fusion: RewriteFusion
 ) -> None:
-    config = replace(CONFIG, index=str(index), retriever="bm25", fusion=fusion, k=7)
+    config = replace(CONFIG, rewriter=replace(RULES, fusion=fusion), index=str(index), retriever="bm25", k=7)
     do(rows, tmp_path / "out.jsonl", config)
     search = ToolSearch(Index(index, plain_context()), "bm25", make_rewriter(RULES)[0], fusion)
     expected = [
@@ -226,7 +226,8 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
     monkeypatch.setitem(base.BACKENDS, "transformers", "doubles:ScriptedBackend")
     folder = tiny_model(tmp_path / "rewriter")
     (folder / "template.yaml").write_text(load_template("needs").dump())
-    config = BatchConfig(rewriter=RewriterSettings(path=str(folder)), index=str(index), retriever="bm25")
+    made = RewriterSettings(path=str(folder))
+    config = BatchConfig(rewriter=made, index=str(index), retriever="bm25")
     told = "the rewriter's share of the raw query, 0.6, was chosen in front of dense, and this is bm25"
     for number, (kind, fusion, expected) in enumerate(
         (("dense", None, True), ("bm25", None, False), ("dense", RewriteFusion(raw=0.9), False))
@@ -234,7 +235,7 @@ def test_a_share_that_was_chosen_in_front_of_another_retriever_is_told(
         card = RewriterCard("base", "0123", "full", fusion={"raw": 0.6}, data=[{"dataset": "any", "searches": kind}])
         (folder / "rewriter.json").write_text(json.dumps(asdict(card)))
         caplog.clear()
-        do(rows, tmp_path / f"out-{number}.jsonl", replace(config, fusion=fusion))
+        do(rows, tmp_path / f"out-{number}.jsonl", replace(config, rewriter=replace(made, fusion=fusion)))
         assert (told in caplog.text) == expected
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tiny_runs import PLAIN, align_config, make_targets, sft_config, write
+from tiny_runs import ALIGNING, PLAIN, align_config, make_targets, sft_config, write
 
 from pipelines.cli import main as cli
 from pipelines.context import make_context
@@ -68,6 +68,7 @@ def test_a_run_leaves_a_rewriter_as_fine_tuning_does(dpo: str, tmp_path: Path) -
     assert {"eval_seen_recall@5", "eval_unseen_recall@5"} & metrics["history"][0].keys()
     assert (run / "pairs.jsonl").is_file()
     assert json.loads((run / "probe.json").read_text())["queries"] == 8
+    assert metrics["answers"] == folder.card.training["answers"] == 8 * 3
     page = (run / "report.html").read_text()
     assert "Distance from the reference" in page
     assert "<svg" in page
@@ -106,7 +107,9 @@ def test_pairs_are_a_command_and_can_be_trained_on(
     config_path = align_config(targets, start, tmp_path / "run", algo)
     assert cli.train(["align", config_path, "--device", "cpu"]) == 0
     made = len((tmp_path / "pairs" / "pairs.jsonl").read_text().splitlines())
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]["pairs"] == made
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["training"]["pairs"] == made
+    assert metrics["answers"] == 3 * len(before.splitlines())
 
 
 def test_two_rounds_each_start_where_the_last_one_ended(targets: Path, start: dict[str, Any], tmp_path: Path) -> None:
@@ -134,24 +137,37 @@ def asked_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "algo",
+    ("algo", "training"),
     [
-        {"kind": "grpo", "answers": 2, "max_tokens": 5},
-        {"kind": "ppo", "max_tokens": 5, "minibatch_size": 2},
-        {"kind": "best-of-n", "samples": SAMPLES, "margin": 0.0},
+        ({"kind": "grpo", "answers": 3, "max_tokens": 5}, {"batch_size": 3}),
+        ({"kind": "rloo", "answers": 3, "max_tokens": 5}, {"batch_size": 3}),
+        ({"kind": "ppo", "max_tokens": 5, "minibatch_size": 2}, {"epochs": 3}),
+        ({"kind": "best-of-n", "samples": SAMPLES, "margin": 0.0}, {}),
     ],
-    ids=lambda algo: str(algo["kind"]),
+    ids=["grpo", "rloo", "ppo", "best-of-n"],
 )
 def test_the_other_algorithms_go_the_same_way(
-    targets: Path, start: dict[str, Any], tmp_path: Path, algo: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    targets: Path,
+    start: dict[str, Any],
+    tmp_path: Path,
+    algo: dict[str, Any],
+    training: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config_path = align_config(targets, start, tmp_path / "run", algo, queries=4, probe_queries=2)
+    """With the same queries and the same number of answers, by the gain over the raw query."""
+    # A gain that exists: the raw queries find every tool here, so that a rewrite can only be longer.
+    reward = {"terms": {"recall@5": 1.0, "length": -0.5}, "baseline": "raw"}
+    more = {"queries": 4, "probe_queries": 2, "training": ALIGNING | training, "reward": reward}
+    config_path = align_config(targets, start, tmp_path / "run", algo, **more)
     assert cli.train(["align", config_path, "--device", "cpu"]) == 0
     output = capsys.readouterr()
     assert "worth it?" in output.err
     assert output.err.count("estimate: ") == 2
     assert output.out.splitlines()[-1] == str(tmp_path / "run" / "rewriter")
-    assert open_rewriter(tmp_path / "run").card.training["algo"]["kind"] == algo["kind"]
+    assert "12 answers were sampled for training" in output.out
+    facts = open_rewriter(tmp_path / "run").card.training
+    assert (facts["algo"]["kind"], facts["answers"], facts["reward"]["baseline"]) == (algo["kind"], 12, "raw")
+    assert json.loads((tmp_path / "run" / "probe.json").read_text())["raw"] == 0
 
 
 def test_the_probe_tells_and_refuses_nothing(

@@ -167,7 +167,7 @@ def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pyt
     assert "a grid needs at least one retriever" in capsys.readouterr().err
     again = {"retrievers": {"bm25": {"retriever": "bm25"}}, "rewriters": {}}
     assert cli.evaluate([str(config(place, grid=again))]) == 2
-    assert "'bm25' is in `systems` and in the grid" in capsys.readouterr().err
+    assert "'bm25' is defined twice" in capsys.readouterr().err
     unknown = {"retrievers": {"again": {"retriever": "bm25"}}, "rewriters": {"nobody": {}}}
     assert cli.evaluate([str(config(place, grid=unknown))]) == 2
     told = capsys.readouterr().err

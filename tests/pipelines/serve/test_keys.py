@@ -150,7 +150,7 @@ def test_the_command_makes_a_key_that_the_config_takes(capsys: pytest.CaptureFix
 
 
 def engine(settings: dict[str, Any]) -> dict[str, Any]:
-    return {"anonymous": ["search"], "rewriter": {"path": "x", "engine": settings}}
+    return {"anonymous": ["search"], "rewriter": {"path": "x", "backend": settings}}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def engine(settings: dict[str, Any]) -> dict[str, Any]:
         ({"anonymous": ["serach"]}, "did you mean search?"),
         ({"keys": [{"name": "a", "sha256": "secret"}]}, "64 hexadecimal"),
         ({"anonymous": ["search"], "deadline_ms": 0}, "deadline_ms"),
-        ({"anonymous": ["search"], "rewriter": {"engine": {"kind": "vllm"}}}, "needs the `path`"),
+        ({"anonymous": ["search"], "rewriter": {"backend": {"kind": "vllm"}}}, "needs the `path`"),
         (engine({"kind": "vllm", "options": ["--host=0.0.0.0"]}), "--host"),
         (engine({"kind": "servers", "urls": ["ftp://x"], "model": "m"}), "http://"),
         (engine({"kind": "servers", "urls": [], "model": "m"}), "at least one server"),

@@ -64,7 +64,7 @@ def test_a_mistake_is_one_sentence(index: Path, tmp_path: Path, capsys: pytest.C
             ({"retriever": "dense"}, "it has bm25"),
             ({"rewriter": {"path": str(tmp_path)}}, "not a finished rewriter"),
             (
-                {"rewriter": {"base": str(index), "template": "needs", "engine": {"kind": "transformers"}}},
+                {"rewriter": {"base": str(index), "template": "needs", "backend": {"kind": "transformers"}}},
                 "no model weights",
             ),
             ({"deadline": 5}, "did you mean deadline_ms?"),

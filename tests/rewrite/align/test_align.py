@@ -26,6 +26,7 @@ from rewrite.align.groups import run as groups
 from rewrite.align.groups.run import train_groups
 from rewrite.align.groups.trainers import GroupTrainer, retry_server
 from rewrite.align.pairs import Pair
+from rewrite.align.ppo import trainer as ppo_trainer
 from rewrite.align.ppo.run import learning_rate_share, train_ppo
 from rewrite.align.samples import AlignQuery
 from rewrite.align.settings import (
@@ -237,7 +238,7 @@ def test_groups_of_answers_move_the_policy(
     trained = train_groups(goal, _leg(tmp_path, batch_size=4), algo)
     assert _moved(trained, adapter)
     assert seen == [4, 4]
-    assert trained.facts["queries"] == 4
+    assert (trained.facts["queries"], trained.facts["answers"]) == (4, 8)
     assert 0 <= trained.facts["reward_share"] <= 1
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert any("reward" in row and "kl" in row for row in rows)
@@ -263,6 +264,7 @@ def test_answers_by_recorded_steps_move_the_policy(
         return found
 
     monkeypatch.setattr(Decoding, "run", watched)
+    monkeypatch.setattr(ppo_trainer, "MAX_ANSWERS", 3)  # a step of four answers takes two batches
     goal, leg = _goal(base, adapter), _leg(tmp_path, batch_size=4)
     train = train_ppo(goal, leg, algo) if isinstance(algo, PpoSettings) else train_groups(goal, leg, algo)
     assert _moved(train, adapter)
@@ -290,6 +292,7 @@ def test_answers_for_several_steps_are_written_together(
     trained = train_groups(goal, _leg(tmp_path, batch_size=2), GrpoSettings(**ROLLOUTS, steps=2))  # type: ignore[arg-type]
     assert seen == [4, 4]
     assert trained.facts["steps"] == trained.facts["done"] == 4
+    assert trained.facts["answers"] == 8
     assert _moved(trained, adapter)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     told = [row for row in rows if "kl" in row]
@@ -361,6 +364,7 @@ def test_ppo_moves_the_policy_and_tells_its_figures(base: Path, adapter: Path, t
     assert _moved(trained, adapter)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 1, 2, 2]
+    assert trained.facts["answers"] == 4
     assert rows[1]["kl"] == pytest.approx(0.0, abs=1e-3)
     assert {"reward", "value_loss", "kl_weight", "clipped", "entropy"} <= rows[1].keys()
 

@@ -140,6 +140,24 @@ def test_what_cannot_be_parsed_is_never_chosen_and_rejected_unless_told_otherwis
     assert pairs_of(alike, PairSettings()) == []
 
 
+def test_without_the_target_all_pairs_are_of_the_policys_own_answers() -> None:
+    """The target would be chosen: it earns most."""
+    samples = [replace(_sample([0.2, 0.9, 0.5, 0.0]), id=f"q{number}", target="- as written") for number in range(3)]
+    own = make_pairs(samples, PairSettings(max_pairs=5))
+    assert {answer for pair in own for answer in (pair.chosen, pair.rejected)} <= set(samples[0].answers)
+    assert {pair.chosen for pair in make_pairs(samples, PairSettings(include_target=True))} == {"- as written"}
+
+
+def test_answers_worse_than_the_raw_query_are_no_examples() -> None:
+    """With `reward.baseline: raw` these are below 0."""
+    sample = _sample([-0.3, -0.1, -0.6])
+    assert pairs_of(sample, PairSettings()) == []
+    assert best_examples([sample], TEMPLATE, BestOfNSettings()) == []
+    better = _sample([-0.3, 0.1, -0.6])
+    assert [pair.rewards for pair in pairs_of(better, PairSettings(max_pairs=5))] == [(0.1, -0.6)]
+    assert len(best_examples([better], TEMPLATE, BestOfNSettings())) == 1
+
+
 def test_what_a_cap_ended_is_learned_from_as_far_as_it_is_read(tmp_path: Path) -> None:
     class Cut(Seeded):
         def generate(
@@ -186,6 +204,10 @@ def test_the_probe_says_what_the_figures_mean() -> None:
     assert "the majority of answers cannot be parsed" in garbled.verdict
     assert "hardly" in probe([_sample([0.2, 0.9], raw=0.95)], PairSettings()).verdict
     assert "pairing.margin" in probe([_sample([0.5, 0.55])], PairSettings()).verdict
+    without = probe([_sample([-0.2, -0.5])], None)  # GRPO learns from answers that are all worse than the raw query
+    assert (without.pairs, without.hopeless) == (0, False)
+    assert probe([_sample([-0.2, -0.5])], PairSettings()).hopeless
+    assert probe([_sample([0.5, 0.5])], None).hopeless
     assert "room for an answer" in probe([replace(_sample([0.1]), answers=())], PairSettings()).verdict
 
 

@@ -151,7 +151,7 @@ def test_nobody_there_and_somebody_later(serve: Serve, monkeypatch: pytest.Monke
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         engine = {"kind": "servers", "urls": [f"http://127.0.0.1:{port}/v1"], "model": "rewriter"}
-        server = serve(rewriter=rewriter(engine=engine))
+        server = serve(rewriter=rewriter(backend=engine))
         assert server.search(TEXT)["results"][0]["fallback"] == {"reason": "starting"}
         back = ModelServer(port=port)
     try:

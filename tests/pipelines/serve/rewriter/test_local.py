@@ -17,10 +17,10 @@ from waiting import until
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.manager import RewriterManager
-from pipelines.serve.rewriter.settings import InProcess, ServedRewriter
+from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.index import build
 from retrievers.settings import BM25Settings, HybridSettings
-from rewrite.settings import RulesSettings, Sampling
+from rewrite.settings import RulesSettings, Sampling, TransformersSettings
 from rewrite.types import RewriteRequest
 
 Serve = Callable[..., Running]
@@ -41,7 +41,7 @@ def config(base: Path, folder: Path, kind: str) -> dict[str, Any]:
             "path": str(folder),
             "base": str(base),
             "sampling": {"max_tokens": 8},
-            "engine": {"kind": kind},
+            "backend": {"kind": kind},
         },
         "deadline_ms": 20_000,
         "watch_seconds": 0.1,
@@ -82,7 +82,9 @@ def test_one_that_is_taken_back_while_somebody_waits_for_it_stays(tiny_lm: Path,
         shutil.copytree(version, folder)
 
     async def course() -> None:
-        settings = ServedRewriter(str(folder), str(tiny_lm), sampling=Sampling(max_tokens=8), engine=InProcess())
+        settings = ServedRewriter(
+            str(folder), str(tiny_lm), sampling=Sampling(max_tokens=8), backend=TransformersSettings()
+        )
         models = RewriterManager(settings, Metrics(), "cpu")
         rewriting = models.dispatcher
         await models.start()
@@ -111,7 +113,7 @@ def test_rules_answer_as_they_do_in_evaluation(serve: Serve) -> None:
     settings = RewriterSettings(template="needs", backend=RulesSettings())
     said = "Hi! Please book me a flight to Rome for 3, and then list the invoices of my last customer."
     [expected] = make_rewriter(settings)[0].rewrite([RewriteRequest(said)])
-    server = serve(rewriter={"engine": {"kind": "rules"}, "fusion": {"raw": 0.6}})
+    server = serve(rewriter={"backend": {"kind": "rules"}, "fusion": {"raw": 0.6}})
     server.until_ready()
     [found] = server.search(said, rewrite="on")["results"]
     assert found["fallback"] is None
@@ -127,7 +129,7 @@ def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_sa
         make_test_rewriter(tiny_lm, tmp_path / f"version-{seed}", seed)
     folder = shutil.copytree(tmp_path / "version-1", tmp_path / "rewriter")
     served = config(tiny_lm, folder, "transformers")
-    served["rewriter"] = {"path": str(folder), "engine": rewriter(model)["engine"]}
+    served["rewriter"] = {"path": str(folder), "backend": rewriter(model)["backend"]}
     server = serve(**served)
     server.until_ready()
 

@@ -66,7 +66,7 @@ def test_a_model_in_this_process_answers_as_the_rewriter_does(serve: Serve, tiny
     sampling = {"temperature": 1.0, "answers": 4, "max_tokens": 8, "seed": 3}
     made, _ = make_rewriter(RewriterSettings(**facts, sampling=Sampling(**sampling)), "cpu")
     [expected] = made.rewrite([RewriteRequest("book me a flight")])
-    server = serve(rewriter={**facts, "sampling": sampling, "engine": {"kind": "transformers"}}, deadline_ms=20_000)
+    server = serve(rewriter={**facts, "sampling": sampling, "backend": {"kind": "transformers"}}, deadline_ms=20_000)
     server.until_ready()
     found = server.post("/v1/rewrite", utterance="book me a flight").json()["results"][0]["rewrite"]
     assert found["lines"] == list(expected.lines)

@@ -53,8 +53,8 @@ class Place:
 
     def __init__(self, serve: Serve, versions: list[Path], folder: Path, servers: list[AdapterServer]) -> None:
         self.folder, self.servers, self._newer = shutil.copytree(versions[0], folder), servers, versions[1]
-        engine = rewriter(*servers)["engine"] | {"load_adapter": True}
-        self.gateway = serve(rewriter={"path": str(self.folder), "engine": engine}, watch_seconds=0.1)
+        engine = rewriter(*servers)["backend"] | {"load_adapter": True}
+        self.gateway = serve(rewriter={"path": str(self.folder), "backend": engine}, watch_seconds=0.1)
         until(lambda: all(server.adapters for server in servers))
         self.gateway.until_ready()
         self.old = self.served

@@ -125,7 +125,7 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "anonymous": ["search"],
         "deadline_ms": 30_000,
         "watch_seconds": 0.2,
-        "rewriter": {"path": str(folder / "rewriter"), "sampling": {"max_tokens": 12}, "engine": engine},
+        "rewriter": {"path": str(folder / "rewriter"), "sampling": {"max_tokens": 12}, "backend": engine},
     }
     (folder / "serve.yaml").write_text(yaml.safe_dump(config))
     words = [sys.executable, "-c", CODE, str(folder / "serve.yaml")]

@@ -1,0 +1,66 @@
+"""The block `index`, `retriever`, `rewriter` is the same in the configs of serving, batch jobs and evaluation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from doubles import ModelServer
+from serving import running
+
+from pipelines.cli import main as cli
+from pipelines.config import parse
+from pipelines.data.sample_data import sample_folder
+from pipelines.data.trec import read_run
+from pipelines.rewriters import RewriterSettings
+from pipelines.serve.rewriter.engines import choose_engine
+from pipelines.serve.rewriter.settings import ExternalServers, ServedRewriter
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> dict[str, Any]:
+    shutil.copytree(sample_folder() / "index", tmp_path / "index")
+    rewriter = {"template": "needs", "backend": {"kind": "rules"}, "fusion": {"method": "weighted", "raw": 0.4}}
+    return {"index": str(tmp_path / "index"), "retriever": "auto", "rewriter": rewriter}
+
+
+def test_one_block_gives_the_same_tools_in_all_three(block: dict[str, Any], tmp_path: Path) -> None:
+    """Evaluation never detects, so detection is off in the others."""
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**block, "output": f"{tmp_path}/run", "data": "bundled:sample", "max_queries": 12}))
+    assert cli.evaluate([str(path)]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run/queries.jsonl").read_text().splitlines()]
+    texts = [row["text"] for row in rows]
+    evaluated = {
+        name: [list(read_run(tmp_path / f"run/{name}.trec")[row["_id"]].ids[:10]) for row in rows]
+        for name in ("raw", "rewritten")
+    }
+
+    path.write_text(yaml.safe_dump({**block, "detect": False, "k": 10}))
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(text)}\n" for text in texts))
+    assert cli.batch([f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl", "--config", str(path)]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    batched = [[tool["id"] for tool in row["tools"]] for row in rows]
+
+    with running(block) as server:
+        results = server.search(texts, detect="off", k=10)["results"]
+        raw = server.search(texts, detect="off", rewrite="off", k=10)["results"]
+    served = [[tool["id"] for tool in result["tools"]] for result in results]
+    assert served == batched == evaluated["rewritten"]
+    assert [[tool["id"] for tool in result["tools"]] for result in raw] == evaluated["raw"] != served
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm", "server", "rules"])
+def test_every_backend_of_a_rewriter_can_be_served(kind: str, model: ModelServer) -> None:
+    named = {"url": model.url, "model": "rewriter"} if kind == "server" else {"context": 512} if kind == "vllm" else {}
+    source = {"base": "bundled:smollm2-135m"} if kind in ("transformers", "vllm") else {}
+    block = {"template": "needs", "backend": {"kind": kind, **named}, "fusion": {"raw": 0.3}, **source}
+    served, same = parse(ServedRewriter, block), parse(RewriterSettings, block)
+    made = served.to_rewriter_settings()
+    assert (made.fusion, made.template, made.base, made.backend.kind) == (same.fusion, "needs", same.base, kind)
+    if kind == "server":
+        assert choose_engine(served).backend == ExternalServers((model.url,), "rewriter")
