@@ -23,8 +23,8 @@ from rewrite.rewriter import Rewriter
 LOCATION_KEYS = ("path", "url", "trained_on")
 """Facts about a rewriter that do not change its answers."""
 LEFT_OUT = (
-    "the rewriter is not asked, because its fusion gives the raw query everything (raw is 1); set `rewriter.fusion` to ask it, "
-    "or leave `index` out to write rewrites alone"
+    "the rewriter is not asked, because its fusion gives the raw query everything (raw is 1); set `rewriter.fusion` to "
+    "ask it, or leave `index` out to write rewrites alone"
 )
 
 

@@ -38,6 +38,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchCon
     ScriptedBackend.asked.clear()
 
 
+def fused(config: BatchConfig, fusion: RewriteFusion) -> BatchConfig:
+    assert config.rewriter is not None
+    return replace(config, rewriter=replace(config.rewriter, fusion=fusion))
+
+
 def do(folder: Path, config: BatchConfig) -> tuple[BatchSummary, list[dict[str, Any]]]:
     (folder / "in.jsonl").write_text("".join(json.dumps(text) + "\n" for text in TEXTS))
     summary = run(str(folder / "in.jsonl"), str(folder / "out.jsonl"), config, show=False)
@@ -57,18 +62,18 @@ def test_a_rewriter_that_its_card_leaves_out_is_not_even_loaded(
     tmp_path: Path, config: BatchConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(base.BACKENDS, "rules", "nowhere:Nothing")
-    summary, rows = do(tmp_path, replace(config, fusion=RewriteFusion(raw=1)))
+    summary, rows = do(tmp_path, fused(config, RewriteFusion(raw=1)))
     assert summary.statuses == {"not-asked-card": 12}
     assert summary.parsed is None
     assert "12 not asked: the fusion gives the raw query everything" in summary.text()
-    assert "set `fusion` to ask it" in caplog.text
+    assert "set `rewriter.fusion` to ask it" in caplog.text
     raw = ToolSearch(Index(tmp_path / "index", plain_context()), "bm25").search(TEXTS, 10)
     assert [[tool["id"] for tool in row["tools"]] for row in rows] == [list(ranking.ids) for ranking in raw]
     assert {(row["status"], len(row["queries"]), row["tokens"]) for row in rows} == {("not-asked-card", 0, 0)}
 
 
 def test_without_an_index_every_row_is_rewritten(tmp_path: Path, config: BatchConfig) -> None:
-    summary, _ = do(tmp_path, replace(config, index=None, fusion=RewriteFusion(raw=1)))
+    summary, _ = do(tmp_path, replace(fused(config, RewriteFusion(raw=1)), index=None))
     assert summary.answered == 4
 
 
@@ -84,7 +89,7 @@ def test_needless_and_confident_queries_are_not_asked(
         return [Detection(not text.startswith("cancel"), 0.5, 0.5) for text in texts]
 
     monkeypatch.setattr(ToolSearch, "detect", detect)
-    summary, rows = do(tmp_path, replace(config, fusion=RewriteFusion(raw=0.5, skip_rewrite_above=limit)))
+    summary, rows = do(tmp_path, fused(config, RewriteFusion(raw=0.5, skip_rewrite_above=limit)))
     assert summary.statuses == {"not-asked-confident": 3, "echo": 3, "unparseable": 3, "not-asked-detector": 3}
     assert (summary.answered, summary.parsed) == (2, 0.5)
     assert rows[3]["tools"] == []

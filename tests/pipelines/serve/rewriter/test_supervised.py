@@ -147,11 +147,14 @@ def test_too_little_memory_is_known_before_the_start(
     assert not (tmp_path / "logs").exists()
 
 
-def test_memory_options_of_the_user_come_first(language_model: Path) -> None:
-    def options(settings: ManagedVllm) -> str:
-        return " ".join(command_line(settings, language_model, 0, 80))
+def test_memory_options_of_the_user_come_first(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_memory, "read_memory", lambda _: DeviceMemory("cpu", 24 * GIB, 20 * GIB))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
-    assert "--kv-cache-memory-bytes 754974720 " in f"{options(ManagedVllm(context=1024))} "
+    def options(settings: ManagedVllm) -> str:
+        return f"{' '.join(command_line(settings, language_model, 0, 80))} "
+
+    assert "--kv-cache-memory-bytes 754974720 " in options(ManagedVllm(context=1024))
     assert "--gpu-memory-utilization 0.5" in options(ManagedVllm(gpu_memory=0.5))
     assert "kv-cache" not in options(ManagedVllm(gpu_memory=0.5))
     assert "kv-cache" not in options(ManagedVllm(options=("--gpu-memory-utilization=0.3",)))
