@@ -56,6 +56,9 @@ $(foreach seed,0 $(SEEDS),$(call job,masstool-$(seed),,$(TABLE)/toollens-masstoo
 $(foreach seed,0 $(SEEDS),$(call job,masstool-parts-$(seed),masstool-$(seed),$(TABLE)/toollens-masstool.yaml --seeds $(seed) \
   --out $(DONE)/masstool-parts-$(seed).json --set retrievers.masstool.model=$(DONE)/encoder-$(seed) \
   --set retrievers.masstool.train.encoder=null))
+$(foreach seed,0 $(SEEDS),$(call job,masstool-paper-$(seed),masstool-$(seed),$(TABLE)/toollens-masstool.yaml --seeds $(seed) \
+  --no-ablation --paper --out $(DONE)/masstool-paper-$(seed).json --set retrievers.masstool.model=$(DONE)/encoder-$(seed) \
+  --set retrievers.masstool.train.encoder=null))
 $(foreach name,toole toolbench,$(call job,masstool-$(name),,$(TABLE)/masstool.yaml --set dataset=$(name) --no-ablation --out $(DONE)/masstool-$(name).json))
 $(call job,masstool-mpnet,mpnet,$(TABLE)/toollens-masstool.yaml --no-ablation --out $(DONE)/masstool-mpnet.json \
   --set retrievers.masstool.model=sentence-transformers/all-mpnet-base-v2)

@@ -57,8 +57,9 @@ class VllmSettings:
     """auto: bfloat16 on GPUs that support it, float32 on CPUs."""
     context: Annotated[int, Ge(0)] = 0
     """Tokens of prompt and answer together; 0: as in the model's config."""
-    gpu_memory: Annotated[float, Interval(gt=0, le=1)] = 0.9
-    """Share of a GPU's memory for vLLM; on a CPU set the cache's gibibytes with $VLLM_CPU_KVCACHE_SPACE."""
+    gpu_memory: Annotated[float, Interval(gt=0, le=1)] | None = None
+    """Share of the device's memory for vLLM; not set: as much as the model needs, at most what is free. On a CPU
+    $VLLM_CPU_KVCACHE_SPACE sets the GiB of its cache."""
     eager: bool = False
     """Skip compilation: starts faster, answers slower."""
 

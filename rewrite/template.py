@@ -17,6 +17,7 @@ A template is a YAML file. Its answer is one query per line, or the word for "no
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 import yaml
 
 from rewrite.errors import RewriteError
-from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest, Status
+from rewrite.types import Answer, Outcome, Prompt, Rewrite, RewriteRequest, Status
 
 BUNDLED = Path(__file__).parent / "templates"
 TEMPLATE_FILE = "template.yaml"
@@ -37,6 +38,7 @@ _TURNS = re.compile(r"<(?=\|)|<(?=/?(?:s|start_of_turn|end_of_turn|eos|bos)>)|\[
 # Thoughts of a reasoning model. Some open them in the prompt, and the token limit may cut them.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)
 _BULLET = r"(?:[-*•]|\d{1,2}[.)])"
+_WORD = re.compile(r"[^\W_]+")
 _ROUND_TRIPS = (("find flights",), ("weather forecast by city", "convert a currency"), ())
 
 
@@ -110,6 +112,12 @@ class Template:
         status: Status = "rewritten" if lines else "unparseable"
         return Rewrite(lines, status, answer.text, answer.tokens, answer.finished)
 
+    def outcome(self, rewrite: Rewrite, utterance: str) -> Outcome:
+        """The status of a rewrite; `echo` where every line is the utterance, but for case and punctuation."""
+        words = _words(self.clean(utterance))
+        is_echo = rewrite.status == "rewritten" and all(_words(line) == words for line in rewrite.lines)
+        return "echo" if is_echo else rewrite.status
+
     def clean(self, text: str) -> str:
         """One line without control characters, at most `max_characters` long."""
         line, limit = " ".join(_disarm(text).split()), self.max_characters
@@ -124,6 +132,10 @@ class Template:
 
 def _normalize(text: str) -> str:
     return text.strip(" .-*\"'`").casefold()
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def drop_cut_line(text: str, finished: bool) -> str:

@@ -12,6 +12,9 @@ Prompt = list[Message]
 Status = Literal["rewritten", "none", "unparseable", "too-long"]
 """Outcome for a query: rewritten, deliberately left alone, answered with nothing usable, too long for the model."""
 
+Outcome = Literal["rewritten", "echo", "none", "unparseable", "too-long"]
+"""A status that tells a rewrite from an echo, whose lines only repeat the utterance."""
+
 
 @dataclass(frozen=True, slots=True)
 class RewriteRequest:

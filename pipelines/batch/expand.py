@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pipelines.batch.answer_cache import CachedAnswer
-from pipelines.batch.journal import BAD, GOOD, RowCounts
+from pipelines.batch.journal import BAD, GOOD, NOT_ASKED, RowCounts
 from pipelines.batch.plan import LoadedParts
 from pipelines.batch.rows import BadRow, InputRow, RowReader
 from pipelines.batch.sources import Chunk
@@ -59,6 +59,9 @@ class _OpenChunk:
     """Keys whose answers this chunk returns."""
     missing: set[str] = field(default_factory=set)
     raw: dict[str, Ranking] = field(default_factory=dict)
+    detections: dict[str, Detection] = field(default_factory=dict)
+    not_asked: dict[str, str] = field(default_factory=dict)
+    """Why the rewriter is not asked about these utterances."""
 
 
 class Expander:
@@ -68,6 +71,7 @@ class Expander:
         self, parts: LoadedParts, reader: RowReader, key: Callable[[str], str], cache: AnswerLookup, k: int
     ) -> None:
         self._rewriter, self._search, self._detect = parts.rewriter, parts.search, parts.detect
+        self._fusion, self._left_out = parts.fusion, parts.left_out
         self._reader, self._key, self._cache, self._k = reader, key, cache, k
         self._open: dict[int, _OpenChunk] = {}
         self._queue: deque[tuple[str, Prompt]] = deque()
@@ -106,19 +110,29 @@ class Expander:
 
     def _read_chunk(self, rows: Sequence[tuple[int, Any]]) -> _OpenChunk:
         parsed = [self._reader.read(number, raw) for number, raw in rows]
-        texts = dict.fromkeys(row.text for row in parsed if isinstance(row, InputRow))
-        return _OpenChunk(parsed, {text: self._key(text) for text in texts})
+        texts = list(dict.fromkeys(row.text for row in parsed if isinstance(row, InputRow)))
+        chunk = _OpenChunk(parsed, {text: self._key(text) for text in texts}, detections=self._detections(texts))
+        needless = [text for text, detection in chunk.detections.items() if not detection.needs_tool]
+        if self._left_out:
+            chunk.not_asked = dict.fromkeys(texts, "card")
+        elif self._rewriter is not None:
+            chunk.not_asked = dict.fromkeys(needless, "detector")
+        return chunk
 
     def _open_chunk(self, number: int, rows: Sequence[tuple[int, Any]]) -> None:
         """Queue the utterances that are neither cached nor requested."""
         assert self._rewriter is not None
         template, backend = self._rewriter.template, self._rewriter.backend
         chunk = self._open[number] = self._read_chunk(rows)
-        chunk.answers = self._cache.get(list(chunk.keys.values()))
-        new = [text for text, key in chunk.keys.items() if key not in chunk.answers and key not in self._waiting]
+        if self._search is not None and (template.candidates or self._fusion.skip_rewrite_above is not None):
+            chunk.raw = self._retrieve(list(chunk.keys))
+            confident = [text for text, ranking in chunk.raw.items() if self._fusion.skips_rewrite(ranking)]
+            chunk.not_asked = dict.fromkeys(confident, "confident") | chunk.not_asked
+        keys = {text: key for text, key in chunk.keys.items() if text not in chunk.not_asked}
+        chunk.answers = self._cache.get(list(keys.values()))
+        new = [text for text, key in keys.items() if key not in chunk.answers and key not in self._waiting]
         requests = [RewriteRequest(text) for text in new]
         if self._search is not None and template.candidates:
-            chunk.raw = self._retrieve(list(chunk.keys))
             requests = self._search.rewrite_inputs(new, [chunk.raw[text] for text in new], template)
         fitted = fit_prompts(template, backend, requests, self._rewriter.sampling.max_tokens)
         for text, request, (prompt, cut) in zip(new, requests, fitted, strict=True):
@@ -130,7 +144,7 @@ class Expander:
                 self._waiting[key] = []
                 self._requests[key] = request, cut
                 self._queue.append((key, prompt))
-        chunk.missing = {key for key in chunk.keys.values() if key not in chunk.answers}
+        chunk.missing = {key for key in keys.values() if key not in chunk.answers}
         for key in chunk.missing:
             self._waiting[key].append(number)
 
@@ -162,12 +176,13 @@ class Expander:
             for row in chunk.rows
         ]
         texts = list(dict.fromkeys(row.text for row in rows if isinstance(row, InputRow)))
-        rewrites = {text: self._parse(chunk.answers[chunk.keys[text]]) for text in texts} if self._rewriter else {}
-        tools, detections = self._tools(texts, rewrites, chunk), self._detections(texts)
+        wanted = [text for text in texts if text not in chunk.not_asked] if self._rewriter else []
+        rewrites = {text: self._parse(chunk.answers[chunk.keys[text]]) for text in wanted}
+        tools = self._tools(texts, rewrites, chunk)
         answers = {key: chunk.answers[key] for key in chunk.requested}
         counts = RowCounts(len(rows), sum(isinstance(row, BadRow) for row in rows), len(answers))
         counts.tokens = sum(answer.tokens for answer in answers.values())
-        lines = [self._line(row, rewrites, tools, detections, counts) for row in rows]
+        lines = [self._line(row, rewrites, tools, chunk, counts) for row in rows]
         return FinishedChunk(number, lines, counts, answers)
 
     def _parse(self, cached: CachedAnswer) -> Rewrite:
@@ -179,10 +194,10 @@ class Expander:
         """The tools of every utterance, by the same path as `ToolSearch.explain`."""
         if self._search is None:
             return {}
-        if not rewrites:
+        if self._rewriter is None:
             return dict(zip(texts, self._search.search(texts, self._k, detect=False), strict=True))
         raw = chunk.raw or self._retrieve(list(chunk.keys))
-        lists = self._search.search_rewrites([rewrites[text] for text in texts], texts)
+        lists = self._search.search_rewrites([rewrites.get(text, Rewrite()) for text in texts], texts)
         return {
             text: self._search.fuse(text, raw[text], lines, self._k) for text, lines in zip(texts, lists, strict=True)
         }
@@ -204,18 +219,23 @@ class Expander:
         row: InputRow | BadRow,
         rewrites: dict[str, Rewrite],
         tools: dict[str, Ranking],
-        detections: dict[str, Detection],
+        chunk: _OpenChunk,
         counts: RowCounts,
     ) -> bytes:
         if isinstance(row, BadRow):
             return BAD + _json({"line": row.number, "id": row.id, "error": row.reason, "raw": row.raw})
         facts: dict[str, Any] = {"id": row.id, "text": row.text}
-        if (rewrite := rewrites.get(row.text)) is not None:
-            facts |= {"status": rewrite.status, "queries": list(rewrite.lines), "tokens": rewrite.tokens}
-            counts.statuses[rewrite.status] = counts.statuses.get(rewrite.status, 0) + 1
-            counts.lines += len(rewrite.lines)
+        reason, rewrite = chunk.not_asked.get(row.text), rewrites.get(row.text)
+        status = f"{NOT_ASKED}{reason}" if reason else ""
+        if rewrite is not None and self._rewriter is not None:
+            status = self._rewriter.template.outcome(rewrite, row.text)
+        if status:
+            lines, tokens = (rewrite.lines, rewrite.tokens) if rewrite is not None else ((), 0)
+            facts |= {"status": status, "queries": list(lines), "tokens": tokens}
+            counts.statuses[status] = counts.statuses.get(status, 0) + 1
+            counts.lines += len(lines)
         if self._search is not None:
-            detection = detections.get(row.text)
+            detection = chunk.detections.get(row.text)
             ranking = tools[row.text] if detection is None or detection.needs_tool else Ranking()
             facts["tools"] = [{"id": tool, "score": round(score, 6)} for tool, score in ranking]
             if detection is not None:

@@ -22,6 +22,10 @@ from rewrite.rewriter import Rewriter
 
 LOCATION_KEYS = ("path", "url", "trained_on")
 """Facts about a rewriter that do not change its answers."""
+LEFT_OUT = (
+    "the rewriter is not asked, because its fusion gives the raw query everything (raw is 1); set `rewriter.fusion` to "
+    "ask it, or leave `index` out to write rewrites alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class BatchPlan:
     fingerprint: str | None
     """Of the index."""
     warning: str = ""
+
+    @property
+    def leaves_rewriter_out(self) -> bool:
+        """True if the tools are those of the raw query in any case, so that the rewriter need not be asked."""
+        return self.rewriter is not None and self.config.index is not None and self.fusion.raw >= 1
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -84,7 +93,8 @@ def make_plan(config: BatchConfig, device: str | None) -> BatchPlan:
         fingerprint = index.retriever(config.retriever).fingerprint
         if rewriter is not None and fusion is None:
             warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "rewriter.fusion")
-    return BatchPlan(config, rewriter, fusion or card_fusion or RewriteFusion(), fingerprint, warning)
+    plan = BatchPlan(config, rewriter, fusion or card_fusion or RewriteFusion(), fingerprint, warning)
+    return replace(plan, warning=LEFT_OUT) if plan.leaves_rewriter_out else plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +102,24 @@ class LoadedParts:
     """The loaded models of a job."""
 
     rewriter: Rewriter | None
+    """None without one, or where the fusion leaves it out."""
     search: ToolSearch | None
+    fusion: RewriteFusion
     detect: bool = True
+    left_out: bool = False
+    """The fusion leaves the rewriter out."""
 
 
 def load_parts(plan: BatchPlan, device: str | None) -> LoadedParts:
-    """Load the models."""
+    """Load the models that answer."""
     config, rewriter = plan.config, None
-    if config.rewriter is not None and plan.rewriter is not None:
+    if config.rewriter is not None and plan.rewriter is not None and not plan.leaves_rewriter_out:
         rewriter = load_rewriter(config.rewriter, plan.rewriter, device)
     search = None
     if config.index is not None:
         phrasing = plan.rewriter.phrasing if plan.rewriter is not None else PHRASING
         search = ToolSearch(_open_index(config, device), config.retriever, fusion=plan.fusion, phrasing=phrasing)
-    return LoadedParts(rewriter, search, config.detect)
+    return LoadedParts(rewriter, search, plan.fusion, config.detect, plan.leaves_rewriter_out)
 
 
 def _open_index(config: BatchConfig, device: str | None) -> Index:

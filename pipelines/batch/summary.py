@@ -10,13 +10,24 @@ from dataclasses import asdict, dataclass
 
 from tqdm import tqdm
 
-from pipelines.batch.journal import BAD, RowCounts
+from pipelines.batch.journal import BAD, NOT_ASKED, RowCounts
 from retrievers.errors import BadInput
 
 MIN_ROWS = 100
 """Rows from which on the share of bad ones is checked."""
 LOG_SECONDS = 30.0
 """Seconds between two progress lines."""
+STATUSES = {
+    "rewritten": "rewritten",
+    "echo": "only repeated (echo)",
+    "none": "left alone (none)",
+    "unparseable": "unparseable",
+    "too-long": "too long",
+    f"{NOT_ASKED}card": "not asked: the fusion gives the raw query everything",
+    f"{NOT_ASKED}detector": "not asked: they need no tool",
+    f"{NOT_ASKED}confident": "not asked: the raw ranking is good enough",
+}
+"""Statuses of rows in words."""
 
 
 class TooManyBadRows(BadInput):
@@ -29,7 +40,7 @@ class BatchSummary(RowCounts):
 
     output: str = ""
     parsed: float | None = None
-    """The share of rows whose answer could be parsed; None without a rewriter."""
+    """The share of answers that could be parsed; None where the rewriter was not asked."""
     fallbacks: int = 0
     """Rows that keep the raw query: too long for the model, or answered with nothing usable."""
     seconds: float = 0.0
@@ -45,10 +56,13 @@ class BatchSummary(RowCounts):
             return f"{self.output} was finished before ({self.rows:,} rows, {self.bad:,} bad); nothing was done"
         resumed = f", {self.resumed:,} of them by an earlier run" if self.resumed else ""
         lines = [f"{self.rows:,} rows{resumed}, {self.bad:,} bad; {self.rows_per_second:,.1f} rows/s"]
+        if self.statuses:
+            counts = [(self.statuses.get(status, 0), words) for status, words in STATUSES.items()]
+            lines.append(", ".join(f"{count:,} {words}" for count, words in counts if count))
         if self.parsed is not None:
             lines.append(
-                f"{self.parsed:.1%} of the answers were parsed, {self.fallbacks:,} rows fall back to the raw query; "
-                f"{self.answered:,} utterances answered, {self.tokens:,} tokens, {self.lines:,} queries"
+                f"{self.parsed:.1%} of the answers were parsed; {self.answered:,} utterances answered, "
+                f"{self.tokens:,} tokens, {self.lines:,} queries"
             )
         return "\n".join([*lines, self.output])
 
@@ -108,12 +122,12 @@ def _duration(seconds: float) -> str:
 
 def summarise(total: RowCounts, output: str, seconds: float, rate: float, resumed: int) -> BatchSummary:
     """The figures of a job."""
-    good = total.rows - total.bad
+    wanted = sum(count for status, count in total.statuses.items() if not status.startswith(NOT_ASKED))
     fallbacks = total.statuses.get("unparseable", 0) + total.statuses.get("too-long", 0)
     return BatchSummary(
         **asdict(total),
         output=output,
-        parsed=1 - fallbacks / good if total.statuses and good else None,
+        parsed=1 - fallbacks / wanted if wanted else None,
         fallbacks=fallbacks,
         seconds=round(seconds, 3),
         rows_per_second=round(rate, 2),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 Reason = Literal[
-    "starting", "unavailable", "circuit_open", "busy", "deadline", "refused", "wrong_model", "garbage",
+    "starting", "cannot_start", "unavailable", "circuit_open", "busy", "deadline", "refused", "wrong_model", "garbage",
     "unparseable", "too_long", "failed",
 ]  # fmt: skip
 """Why a ranking is raw although a rewrite was wanted.
 
 starting      the model is not up yet
+cannot_start  it cannot start here and is not tried again; GET /v1/models and the log have the cause
 unavailable   it cannot be reached, broke off, or cannot answer now
 circuit_open  it failed several times in a row and is not asked for a while
 busy          too many utterances wait for it
@@ -21,6 +22,16 @@ garbage       the response is not that of a chat model
 unparseable   its template cannot read the answer
 too_long      the utterance does not fit into the model's context
 failed        a bug of the gateway; see its log
+"""
+
+NotAsked = Literal["off", "no_rewriter", "card", "detector", "confident"]
+"""Why the rewriter was not asked, which is no failure.
+
+off          the request says `rewrite: off`
+no_rewriter  this server has none
+card         the fusion of its card, or of the config, gives the raw ranking everything
+detector     the utterance needs no tool
+confident    the raw ranking's first tool scores at least `skip_rewrite_above`
 """
 
 

@@ -12,7 +12,7 @@ from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH, ToolSearch
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
-from pipelines.serve.errors import Refusal, RewriteFailure
+from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.results import Timings, ToolFilter, found_tools, keep_allowed, make_filter
@@ -73,12 +73,12 @@ class SearchService:
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         state = self._begin(request.deadline_ms, with_rewriter=request.rewrite != "off")
         state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot))
-        rewrite = self._wants_rewrite(request.rewrite, state.loaded)
+        not_asked = self._not_asked(request.rewrite, state.loaded)
         raw = [asyncio.ensure_future(self._search_raw(state, utterance)) for utterance in utterances]
         try:
             results = await asyncio.gather(
                 *(
-                    self._search_one(state, request, utterance, ranking, rewrite)
+                    self._search_one(state, request, utterance, ranking, not_asked)
                     for utterance, ranking in zip(utterances, raw, strict=True)
                 )
             )
@@ -87,7 +87,7 @@ class SearchService:
                 ranking.cancel()
         return schemas.SearchResponse(
             results=list(results),
-            fingerprints=_fingerprints(state.snapshot, state.loaded if rewrite else None),
+            fingerprints=_fingerprints(state.snapshot, None if not_asked else state.loaded),
             timings_ms=state.timings.finish(self._metrics),
         )
 
@@ -126,16 +126,19 @@ class SearchService:
         request: schemas.SearchRequest,
         utterance: str,
         raw: asyncio.Future[Ranking],
-        wants_rewrite: bool,
+        not_asked: NotAsked | None,
     ) -> schemas.SearchResult:
         rewrite, lines, fallback = None, list[Ranking](), None
         detection = await self._detect(state, request, utterance, raw)
         if detection is not None and not detection.needs_tool:
-            return schemas.SearchResult(detection=detection, rewrite=None, fallback=None, tools=[])
+            reason = self._count_not_asked(not_asked or "detector")
+            return schemas.SearchResult(detection=detection, rewrite=None, not_asked=reason, fallback=None, tools=[])
         fusion = _fusion(state.loaded, forced=request.rewrite == "on")
-        if wants_rewrite and fusion.skip_rewrite_above is not None:
-            wants_rewrite = not fusion.skips_rewrite(await asyncio.shield(raw))
-        if wants_rewrite:
+        if not not_asked and fusion.skip_rewrite_above is not None:
+            not_asked = "confident" if fusion.skips_rewrite(await asyncio.shield(raw)) else None
+        if not_asked:
+            self._count_not_asked(not_asked)
+        else:
             try:
                 rewrite = await self._rewrite(state, utterance, raw, 2 * self._line_seconds)
                 fallback = self._unparseable(rewrite)
@@ -154,6 +157,7 @@ class SearchService:
         return schemas.SearchResult(
             detection=detection,
             rewrite=rewrite,
+            not_asked=not_asked,
             fallback=fallback,
             tools=tools,
             definitions=await self._definitions(snapshot, request.format, fused.ids),
@@ -183,8 +187,9 @@ class SearchService:
         self, state: _RequestState, utterance: str, raw: asyncio.Future[Ranking] | None, reserve: float
     ) -> schemas.RewriteOut:
         """The rewrite, at least `reserve` seconds before the deadline."""
-        if self._dispatcher is None or state.loaded is None:
-            raise RewriteFailure("starting")
+        assert self._dispatcher is not None
+        if state.loaded is None:
+            raise self._dispatcher.not_running()
         began, ask, template = time.monotonic(), RewriteRequest(utterance), state.loaded.template
         if template.candidates and raw is not None:
             [ask] = state.snapshot.search.rewrite_inputs([utterance], [await asyncio.shield(raw)], template)
@@ -199,10 +204,9 @@ class SearchService:
             raise RewriteFailure("failed") from error
         finally:
             state.timings.add("rewrite", began)
-        self._metrics.rewrites.labels(rewrite.status).inc()
-        return schemas.RewriteOut(
-            status=rewrite.status, lines=list(rewrite.lines), cached=cached, finished=rewrite.finished
-        )
+        status = template.outcome(rewrite, utterance)
+        self._metrics.rewrites.labels(status).inc()
+        return schemas.RewriteOut(status=status, lines=list(rewrite.lines), cached=cached, finished=rewrite.finished)
 
     async def _search_lines(self, state: _RequestState, lines: Sequence[str]) -> list[Ranking]:
         """One ranking per line, if there is time left."""
@@ -245,10 +249,18 @@ class SearchService:
             self._builders[format] = known
         return await asyncio.to_thread(known[1].build, ids)
 
-    def _wants_rewrite(self, mode: str, loaded: LoadedRewriter | None) -> bool:
-        if mode == "off" or self._dispatcher is None:
-            return False
-        return mode == "on" or loaded is None or loaded.fusion.raw < 1
+    def _not_asked(self, mode: str, loaded: LoadedRewriter | None) -> NotAsked | None:
+        """The reason not to ask the rewriter about any utterance of a request."""
+        if self._dispatcher is None:
+            return "no_rewriter"
+        if mode == "off":
+            return "off"
+        fusion = loaded.fusion if loaded else self._dispatcher.fusion
+        return "card" if mode == "auto" and fusion.raw >= 1 else None
+
+    def _count_not_asked(self, reason: NotAsked) -> NotAsked:
+        self._metrics.not_asked.labels(reason).inc()
+        return reason
 
     def _fallback(self, failure: RewriteFailure) -> schemas.Fallback:
         self._metrics.fallbacks.labels(failure.reason).inc()

@@ -81,4 +81,4 @@ def _answer(row: Mapping[str, Any], rewriter: str) -> str | None:
     if own["status"] == "unparseable":
         return ""
     lines: list[str] = own["lines"]
-    return TEMPLATE.write(lines if own["status"] == "rewritten" else ())
+    return TEMPLATE.write(lines if own["status"] in ("rewritten", "echo") else ())

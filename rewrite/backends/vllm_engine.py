@@ -33,9 +33,7 @@ class VllmBackend:
         options: dict[str, Any] = {"max_model_len": settings.context} if settings.context else {}
         if adapter is not None:
             options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": max_lora_rank(adapter, model)}
-        self._engine = start(
-            model, settings.dtype, settings.eager, gpu_memory_utilization=settings.gpu_memory, **options
-        )
+        self._engine = start(model, settings.dtype, settings.eager, settings.gpu_memory, **options)
         self._lora = None if adapter is None else self._load_adapter(adapter, model)
 
     def _load_adapter(self, adapter: Path, model: Path) -> Any:

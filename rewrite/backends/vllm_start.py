@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from rewrite.backends.model_folder import in_short, no_memory
+from rewrite.backends.vllm_memory import memory_options
 from rewrite.errors import RewriteError
 
 ENVIRONMENT = {
@@ -60,11 +61,20 @@ def platform(device: str | None = None) -> str:
     return kind
 
 
-def start(model: Path, dtype: str = "auto", eager: bool | None = None, **options: Any) -> InProcessVllm:
-    """Starts vLLM with a model. On a CPU the defaults are float32 and no compilation."""
+def start(
+    model: Path, dtype: str = "auto", eager: bool | None = None, gpu_memory: float | None = None, **options: Any
+) -> InProcessVllm:
+    """Starts vLLM with a model. On a CPU the defaults are float32 and no compilation.
+
+    `gpu_memory`: share of the device; None: as much as the model needs.
+    """
     on_cpu = platform() == "cpu"
     from vllm import LLM
 
+    if gpu_memory is None:
+        options |= memory_options(model, "cpu" if on_cpu else "cuda", dtype, options.get("max_model_len", 0))
+    else:
+        options["gpu_memory_utilization"] = gpu_memory
     with keep_random_state(), _hidden_module("llvmlite.binding.ffi"):
         try:
             return InProcessVllm(

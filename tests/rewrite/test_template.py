@@ -214,3 +214,19 @@ def test_a_line_is_cut_between_words() -> None:
     words = "forecast " * 40
     assert template.clean(words) == ("forecast " * 17).strip()
     assert len(template.clean("x" * 500)) == template.max_characters
+
+
+def test_an_echo_is_told_from_a_rewrite() -> None:
+    template = load_template("needs")
+
+    def outcome(utterance: str, *lines: str) -> str:
+        return template.outcome(template.parse(Answer(template.write(lines), 1)), utterance)
+
+    assert outcome("Will I need a coat?", "will I need a coat") == "echo"
+    assert outcome("Will I need a coat?", "will i need a coat", "Will I need a coat!") == "echo"
+    assert outcome("कल का मौसम", "कल का मौसम।") == "echo"
+    assert outcome("a very long word " * 40, "a very long word " * 40) == "echo"  # both are cut
+    assert outcome("Will I need a coat?", "will I need a coat", "weather forecast") == "rewritten"
+    assert outcome("Will I need a coat?", "need a coat") == "rewritten"
+    assert outcome("NONE") == "none"
+    assert template.outcome(template.parse(Answer("no list", 1)), "no list") == "unparseable"

@@ -103,6 +103,7 @@ def describe_models(gateway: Gateway) -> ModelsResponse:
                 fingerprint=str(hashed) if hashed else None,
                 engine=rewriter.settings.backend.kind,
                 template=f"{template.name} {template.version}",
+                error=rewriter.dispatcher.failure or None,
             )
         )
     return ModelsResponse(models=models)

@@ -99,7 +99,7 @@ async def readyz(gateway: GatewayDep) -> Response:
     state = ReadyResponse(
         ready=not gateway.draining,
         tools=len(gateway.catalogue.current.index.tools),
-        rewriter="none" if rewriter is None else "ready" if rewriter.is_ready() else "starting",
+        rewriter="none" if rewriter is None else rewriter.state,
         stale=bool(gateway.catalogue.stale),
     )
     return reply(state, 200 if state.ready else 503)

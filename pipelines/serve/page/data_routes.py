@@ -39,13 +39,12 @@ _labels: WeakKeyDictionary[Snapshot, schemas.LabelsResponse] = WeakKeyDictionary
 async def about(gateway: GatewayDep, caller: CallerDep) -> Response:
     """The server's models and limits, and the caller's scopes. Any key will do."""
     config, rewriter = gateway.config, gateway.rewriter
-    loaded = rewriter.dispatcher.loaded if rewriter else None
     body = schemas.AboutResponse(
         caller=caller.name,
         scopes=sorted(caller.scopes),
         tools=len(gateway.catalogue.current.index.tools),
         models=describe_models(gateway).models,
-        asks=loaded.fusion.raw < 1 if loaded else rewriter is not None,
+        asks=rewriter is not None and rewriter.dispatcher.fusion.raw < 1,
         deadline_ms=config.deadline_ms,
         max_deadline_ms=config.max_deadline_ms,
         limits=schemas.LimitsOut.model_validate(config.limits, from_attributes=True),

@@ -42,9 +42,13 @@ class LoadedRewriter:
 class RewriteDispatcher:
     """Asks an endpoint that has the rewriter."""
 
-    def __init__(self, concurrency: int, metrics: Metrics) -> None:
+    def __init__(self, concurrency: int, metrics: Metrics, fusion: RewriteFusion) -> None:
         self.loaded: LoadedRewriter | None = None
+        self.fusion = fusion
+        """That of the newest rewriter, also before it is loaded."""
         self.endpoints: Sequence[Endpoint] = ()
+        self.failure = ""
+        """The reason why the model cannot start and is not tried again."""
         self.in_use: Counter[str] = Counter()
         """Models with pending requests; not unloaded yet."""
         self._cache, self._metrics = RewriteCache(CACHE_SIZE), metrics
@@ -90,6 +94,10 @@ class RewriteDispatcher:
         self._cache.put(key, rewrite)
         return rewrite, False
 
+    def not_running(self) -> RewriteFailure:
+        """The failure of a request while no endpoint has the rewriter."""
+        return RewriteFailure("cannot_start" if self.failure else "starting")
+
     async def _fit(self, loaded: LoadedRewriter, ask: RewriteRequest) -> tuple[Prompt, int]:
         """The prompt, and the number of candidates cut to make it fit."""
         prompt: Prompt | None = loaded.template.render(ask)
@@ -109,7 +117,7 @@ class RewriteDispatcher:
         """The answer of the first endpoint that gives one; each is asked at most once."""
         able = [endpoint for endpoint in self.endpoints if endpoint.serves(loaded.model)]
         if not able:
-            raise RewriteFailure("starting")
+            raise self.not_running()
         self._next += 1
         first = self._next % len(able)
         reason: Reason = "circuit_open"

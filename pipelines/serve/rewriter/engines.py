@@ -73,7 +73,7 @@ class RewriterEngine(ABC):
     async def _loaded(self, model: str, parts: RewriterParts, backend: Backend) -> LoadedRewriter:
         settings = self._settings
         budget = await asyncio.to_thread(PromptBudget, backend, parts.template, settings.sampling.max_tokens)
-        fusion = settings.fusion or parts.fusion or RewriteFusion()
+        fusion = choose_fusion(settings, parts)
         facts = describe(parts) | {"engine": settings.backend.kind}
         return LoadedRewriter(model, parts.template, budget, settings.sampling, parts.phrasing, fusion, facts)
 
@@ -215,7 +215,8 @@ class VllmEngine(ServersEngine):
     async def load(self, parts: RewriterParts) -> None:
         """Load another adapter of the same model, if its rank fits; otherwise restart vLLM."""
         old, rank = self.parts, await asyncio.to_thread(_lora_rank, parts)
-        if old.adapter and parts.adapter and old.model == parts.model and rank <= self._lora_rank:
+        fits = old.adapter and parts.adapter and old.model == parts.model and rank <= self._lora_rank
+        if fits and not self._dispatcher.failure:
             await super().load(parts)
             return
         self.parts, self._lora_rank = parts, rank
@@ -244,7 +245,11 @@ class VllmEngine(ServersEngine):
             server.backends.clear()
             self._metrics.endpoint_up.labels(server.name).set(0)
 
-        self._process = VllmProcess(self._vllm, self.parts.model, self._lora_rank, on_up, on_down)
+        def on_give_up(cause: str) -> None:
+            self._dispatcher.failure = cause
+
+        self._dispatcher.failure = ""
+        self._process = VllmProcess(self._vllm, self.parts.model, self._lora_rank, on_up, on_down, on_give_up)
         self._task = asyncio.create_task(self._process.run())
 
     async def _stop_process(self) -> None:
@@ -264,6 +269,11 @@ def choose_engine(settings: ServedRewriter) -> ServedRewriter:
         log.warning("vLLM is not installed: the rewriter runs in this process by transformers, which is slower")
         return replace(settings, backend=TransformersSettings())
     return settings
+
+
+def choose_fusion(settings: ServedRewriter, parts: RewriterParts) -> RewriteFusion:
+    """The fusion of the config, else of the rewriter's card."""
+    return settings.fusion or parts.fusion or RewriteFusion()
 
 
 def make_engine(setup: EngineSetup) -> RewriterEngine:

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from typing import Literal
 
 from pipelines.rewriters import RewriterParts, find_parts
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.dispatcher import RewriteDispatcher
-from pipelines.serve.rewriter.engines import EngineSetup, choose_engine, make_engine
+from pipelines.serve.rewriter.engines import EngineSetup, choose_engine, choose_fusion, make_engine
 from pipelines.serve.rewriter.settings import ServedRewriter
 from pipelines.system_description import fusion_warning
 from rewrite.folder import CARD_FILE
@@ -28,8 +29,9 @@ class RewriterManager:
     def __init__(self, settings: ServedRewriter, metrics: Metrics, device: str | None) -> None:
         """Finds and checks the rewriter, and loads a model of this process; nothing else is started yet."""
         self.settings = settings = choose_engine(settings)
-        self.dispatcher, self._metrics = RewriteDispatcher(settings.concurrency, metrics), metrics
         parts = find_parts(settings.to_rewriter_settings())
+        self.dispatcher = RewriteDispatcher(settings.concurrency, metrics, choose_fusion(settings, parts))
+        self._metrics = metrics
         self._engine = make_engine(EngineSetup(settings, parts, self.dispatcher, metrics, device))
         self._warning = ""
         self._stamp = self._failed_stamp = self._card_stamp()
@@ -47,12 +49,28 @@ class RewriterManager:
             log.warning("%s", warning)
         self._warning = warning
 
+    def describe_use(self) -> str:
+        """Describe when the rewriter is asked, and how much the raw ranking counts."""
+        fusion, origin = self.dispatcher.fusion, "the config" if self.settings.fusion else "dev"
+        if fusion.raw >= 1:
+            return f"{origin} left the rewriter out (fusion.raw is 1): only a request with `rewrite: on` asks it"
+        limit = fusion.skip_rewrite_above
+        queries = "every query" if limit is None else f"queries whose first raw tool scores below {limit:g}"
+        origin = "" if self.settings.fusion or self.parts.fusion else ", since it has no card"
+        return f"the rewriter is asked about {queries}; the raw ranking counts {fusion.raw:.0%}{origin}"
+
     def is_ready(self) -> bool:
         """True if some endpoint has the rewriter now."""
         loaded = self.dispatcher.loaded
         return loaded is not None and any(endpoint.serves(loaded.model) for endpoint in self.dispatcher.endpoints)
 
+    @property
+    def state(self) -> Literal["starting", "ready", "failed"]:
+        """failed: it cannot start and is not tried again."""
+        return "ready" if self.is_ready() else "failed" if self.dispatcher.failure else "starting"
+
     async def start(self) -> None:
+        log.info("%s", self.describe_use())
         await self._engine.start()
 
     async def retry(self) -> None:
@@ -80,12 +98,13 @@ class RewriterManager:
                 log.warning("the newer rewriter is not loaded: %s", error)
                 return False
             self._stamp, after = stamp, self.dispatcher.loaded
+            self.dispatcher.fusion = choose_fusion(self.settings, parts)
         if before is not None and after is not None and before.model != after.model:
             task = asyncio.create_task(self._unload(before.model))
             self._unloading.add(task)
             task.add_done_callback(self._unloading.discard)
         self._metrics.reloads.labels("rewriter", "done").inc()
-        log.info("rewriter %s", parts.facts.get("fingerprint"))
+        log.info("rewriter %s: %s", parts.facts.get("fingerprint"), self.describe_use())
         return True
 
     async def _unload(self, model: str) -> None:

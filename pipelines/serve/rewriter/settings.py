@@ -27,7 +27,7 @@ class ManagedVllm(VllmSettings):
     logs: str = "runs/serve/logs"
     """The folder for its output; the logs of the last five starts are kept."""
     options: tuple[str, ...] = ()
-    """Further command-line options of vLLM, such as --tensor-parallel-size=2 or --dtype=float16."""
+    """Further command-line options of vLLM, such as --tensor-parallel-size=2."""
 
     def __post_init__(self) -> None:
         reserved = ("--host", "--port", "--model", "--served-model-name", "--api-key", "--trust-remote-code")

@@ -1,5 +1,6 @@
 """vLLM as a child process: start it on the loopback, watch its health, restart it with growing pauses, keep its logs.
 
+One that was never healthy and would fail again in the same way is not restarted.
 It is started as a Python module, because the `vllm` command of the CPU build does not start.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -20,9 +22,14 @@ import httpx
 
 from pipelines.serve.rewriter import child_guard
 from pipelines.serve.rewriter.settings import ManagedVllm
+from pipelines.serve.rewriter.vllm_failure import Failure, read_failure
+from rewrite.backends.vllm_memory import memory_options
+from rewrite.errors import RewriteError
 
 KEY_VARIABLE = "TOOLREWRITE_VLLM_KEY"
 """Environment variable with the key that only the gateway and its child know."""
+MEMORY_OPTIONS = ("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--tensor-parallel", "--pipeline-parallel")
+"""Options of a user that decide about memory, or divide the model between GPUs."""
 MODEL_NAME = "rewriter"
 """vLLM's name for the base model, or for the full model."""
 MAX_LOGS = 5
@@ -33,6 +40,8 @@ STEADY_SECONDS = 60.0
 """Seconds of health after which earlier failures do not count."""
 MAX_MISSED_CHECKS = 5
 """Failed health checks in a row after which vLLM is restarted."""
+MAX_SAME_FAILURES = 3
+"""Starts in a row with the same error after which a vLLM that was never healthy is not started again."""
 log = logging.getLogger("rewrite-serve")
 
 
@@ -53,8 +62,11 @@ def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int) 
         options += ["--max-model-len", str(settings.context)]
     if settings.eager:
         options += ["--enforce-eager"]
-    if not on_cpu:
+    if settings.gpu_memory is not None:
         options += ["--gpu-memory-utilization", f"{settings.gpu_memory:g}"]
+    elif not any(option.startswith(MEMORY_OPTIONS) for option in settings.options):
+        for name, value in memory_options(model, "cpu" if on_cpu else "cuda", dtype, settings.context).items():
+            options += [f"--{name.replace('_', '-')}", str(value)]
     if lora_rank:  # two adapters, so that a new one can take over from the old one
         options += ["--enable-lora", "--max-lora-rank", str(lora_rank), "--max-loras", "2", "--max-cpu-loras", "4"]
     return [*options, *settings.options]
@@ -70,9 +82,11 @@ class VllmProcess:
         lora_rank: int,
         on_up: Callable[[str], Awaitable[None]],
         on_down: Callable[[], None],
+        on_give_up: Callable[[str], None],
     ) -> None:
+        """`on_give_up` gets the reason why vLLM cannot start and is not tried again."""
         self._settings, self._model, self._lora_rank = settings, model, lora_rank
-        self._on_up, self._on_down = on_up, on_down
+        self._on_up, self._on_down, self._on_give_up = on_up, on_down, on_give_up
         self.starts = 0
         self.command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         self._process: asyncio.subprocess.Process | None = None
@@ -80,38 +94,59 @@ class VllmProcess:
         self._key = os.environ.setdefault(KEY_VARIABLE, secrets.token_urlsafe(32))
 
     async def run(self) -> None:
-        """Keep vLLM running until cancelled, then end it."""
-        pause = 1.0
+        """Keep vLLM running until cancelled, then end it; returns if it cannot start."""
+        pause, was_healthy, causes = 1.0, False, list[str]()
         try:
             while True:
                 self.starts += 1
                 self._healthy_since = None
-                try:
-                    reason = await self._run_once()
-                except OSError as error:
-                    reason = f"it cannot be started ({error.strerror})"
-                except Exception as error:  # restart it after any error
-                    log.exception("watching vLLM failed")
-                    reason = f"it cannot be watched ({type(error).__name__})"
+                failure = await self._run_safely()
+                was_healthy = was_healthy or self._healthy_since is not None
                 steady = self._healthy_since is not None and time.monotonic() - self._healthy_since > STEADY_SECONDS
                 self._on_down()
                 await self._end()
+                causes = [*causes, re.sub(r"\d+", "0", failure.cause)][-MAX_SAME_FAILURES:]
+                repeated = len(causes) == MAX_SAME_FAILURES and len(set(causes)) == 1
+                if not was_healthy and (failure.permanent or repeated):
+                    log.error(
+                        "vLLM cannot start, and is not tried again: %s; rankings stay raw, vLLM's log is in %s",
+                        failure.cause,
+                        self._logs,
+                    )
+                    self._on_give_up(failure.cause)
+                    return
                 pause = 1.0 if steady else min(MAX_PAUSE, pause * 2)
-                log.warning("vLLM is down: %s; starting it again in %g s, its log is in %s", reason, pause, self._logs)
+                log.warning(
+                    "vLLM is down: %s; starting it again in %g s, its log is in %s", failure.cause, pause, self._logs
+                )
                 await asyncio.sleep(pause)
         finally:
             self._on_down()
             await asyncio.shield(self._end())
 
+    async def _run_safely(self) -> Failure:
+        """Run vLLM until it ends, and turn errors of starting and watching it into failures."""
+        try:
+            return await self._run_once()
+        except RewriteError as error:  # too little memory
+            return Failure(str(error), True)
+        except OSError as error:
+            permanent = isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError))
+            return Failure(f"it cannot be started ({error.strerror}: {error.filename})", permanent)
+        except Exception as error:  # restart it after any error
+            log.exception("watching vLLM failed")
+            return Failure(f"it cannot be watched ({type(error).__name__})")
+
     @property
     def _logs(self) -> Path:
         return Path(self._settings.logs)
 
-    async def _run_once(self) -> str:
-        """Start vLLM and wait for its end; returns the reason."""
+    async def _run_once(self) -> Failure:
+        """Start vLLM and wait for its end."""
         port = _free_port()
         command = [*self.command, *command_line(self._settings, self._model, self._lora_rank, port)]
-        with self._new_log().open("wb") as output:
+        log_file = self._new_log()
+        with log_file.open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
@@ -127,8 +162,8 @@ class VllmProcess:
         try:
             await asyncio.wait((ended, watching), return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
-                return watching.result()
-            return f"it ended with code {ended.result()}"
+                return Failure(watching.result())
+            return read_failure(log_file, ended.result())
         finally:
             watching.cancel()
             ended.cancel()

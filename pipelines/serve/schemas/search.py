@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from pipelines.serve.errors import Reason
+from pipelines.serve.errors import NotAsked, Reason
 from pipelines.serve.schemas.base import RequestModel, ResponseModel
 from pipelines.serve.schemas.tools import Id, Label
-from rewrite.types import Status
+from rewrite.types import Outcome
 
 Text = Annotated[str, Field(min_length=1, max_length=8_000)]
 Utterances = Text | Annotated[list[Text], Field(min_length=1, max_length=64)]
@@ -71,7 +71,9 @@ class FoundTool(ResponseModel):
 class RewriteOut(ResponseModel):
     """The rewrite of an utterance."""
 
-    status: Status = Field(description="`none`: the rewriter leaves the utterance as it is; this is not a failure.")
+    status: Outcome = Field(
+        description="`none`: the rewriter leaves the utterance as it is; `echo`: it only repeats it. No failures."
+    )
     lines: list[str]
     cached: bool
     finished: bool = Field(description="false: the answer hit the token limit; its last line is not used.")
@@ -118,6 +120,12 @@ class SearchResult(ResponseModel):
 
     detection: DetectionOut | None = Field(description="null: the index has no detector, or detection is off.")
     rewrite: RewriteOut | None = Field(description="null: the rewriter was not asked, or did not answer in time.")
+    not_asked: NotAsked | None = Field(
+        description="Why the rewriter was not asked. `off`: the request says so. `no_rewriter`: this server has none. "
+        "`card`: its card, or the config, gives the raw ranking everything; `rewrite: on` asks it nevertheless. "
+        "`detector`: the utterance needs no tool. `confident`: the raw ranking's first tool scores high enough. "
+        "null: it was asked."
+    )
     fallback: Fallback | None = Field(description="null: the rewriter did not fail.")
     tools: list[FoundTool]
     definitions: DefinitionsOut | None = Field(default=None, description="null: the request has no `format`.")

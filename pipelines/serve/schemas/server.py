@@ -18,6 +18,7 @@ class ModelOut(ResponseModel):
     fingerprint: str | None
     engine: str | None = None
     template: str | None = None
+    error: str | None = Field(default=None, description="Why the model cannot start; it is not tried again.")
 
 
 class ModelsResponse(ResponseModel):
@@ -31,7 +32,9 @@ class ReadyResponse(ResponseModel):
 
     ready: bool
     tools: int
-    rewriter: Literal["none", "starting", "ready"]
+    rewriter: Literal["none", "starting", "ready", "failed"] = Field(
+        description="failed: it cannot start and is not tried again; GET /v1/models has the cause."
+    )
     stale: bool = Field(
         description="true: the old index answers, because the newer one cannot be opened or the database is away."
     )

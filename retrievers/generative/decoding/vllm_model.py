@@ -20,8 +20,6 @@ from retrievers.generative.settings import GenerativeSettings
 from retrievers.generative.token_schemes import Code
 from retrievers.kind import Context
 
-GPU_MEMORY_SHARE = 0.5
-"""The engine's share of a GPU's memory: a rewriter may need the rest."""
 LENGTH_STEP = 16
 """Lengths of codes are rounded up to this: a slightly longer code needs no new engine."""
 
@@ -62,7 +60,6 @@ class VllmModel:
                 start_vllm(
                     folder,
                     max_model_len=length,
-                    gpu_memory_utilization=GPU_MEMORY_SHARE,
                     max_logprobs=-1,
                     logprobs_mode="processed_logprobs",
                 )

@@ -53,9 +53,9 @@ def test_a_job_answers_what_the_rewriter_answers_and_gives_every_other_row_its_e
     summary = run(str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), config, show=False)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["text"] for row in found] == UTTERANCES
-    assert [row["status"] for row in found] == ["rewritten", "too-long", "rewritten", "rewritten", "rewritten"]
+    assert [row["status"] for row in found] == ["echo", "too-long", "echo", "echo", "echo"]
     assert (summary.rows, summary.bad, summary.fallbacks) == (5, 0, 1)
-    assert summary.statuses == {"rewritten": 4, "too-long": 1}
+    assert summary.statuses == {"echo": 4, "too-long": 1}
 
     assert config.rewriter is not None
     index = Index(tmp_path / "index", plain_context())

@@ -38,10 +38,7 @@ def folder(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_vllm
 @pytest.mark.parametrize("name", ["atomic", "semantic"])
-def test_vllm_ranks_as_transformers_does(
-    name: str, folder: Path, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+def test_vllm_ranks_as_transformers_does(name: str, folder: Path, context: Context) -> None:
     here = Index(folder, context).retriever(name).search(QUERIES, 8)
     there = Index(folder, make_context("cpu", engine="vllm")).retriever(name).search(QUERIES, 8)
     assert [ranking.ids for ranking in there] == [ranking.ids for ranking in here]
@@ -64,9 +61,8 @@ def test_the_room_is_that_of_the_longest_prompt_and_the_longest_code(folder: Pat
 
 
 @needs_vllm
-def test_a_code_may_be_as_long_as_it_likes(tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_may_be_as_long_as_it_likes(tmp_path: Path, context: Context) -> None:
     """Two tools that differ in the last of their many tokens, asked for by a query that fills its room."""
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     model = save_toy_model(tmp_path / "toy")
     settings = replace(toolgen(model, None, "semantic"), max_length=32)
     tools = [Tool(f"long{letter}", f"{'qjx' * 40}{letter}", "Has a long name.") for letter in "ab"]

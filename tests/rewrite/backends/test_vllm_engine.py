@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +28,6 @@ SETTINGS = VllmSettings(eager=True, context=512)
 UTTERANCES = ("What's the weather in Paris and convert 20 dollars to euros", "hi", "कल का मौसम", "play jazz")
 PROMPTS: list[Prompt] = [[{"role": "user", "content": text}] for text in UTTERANCES]
 GREEDY = Sampling(max_tokens=16)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def little_memory() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        yield
 
 
 def save_model(like: Path, folder: Path, layers: int = 2, speaks: Path | None = None) -> Path:

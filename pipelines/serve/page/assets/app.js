@@ -58,7 +58,7 @@ function showStatus(failure) {
     if (model.role === "retriever") facts.push(["retriever ", foreign(model.id)]);
     else {
       const how = [model.template && `template ${model.template}`, model.engine].filter(Boolean).join(", ");
-      facts.push([`rewriter ${model.ready ? "ready" : "not ready"}`, how ? [" (", foreign(how), ")"] : []].flat());
+      facts.push([`rewriter ${model.ready ? "ready" : model.error ? "cannot start" : "not ready"}`, how ? [" (", foreign(how), ")"] : []].flat());
     }
   }
   if (about.models.length === 1) facts.push("no rewriter");

@@ -4,6 +4,7 @@ import { el, foreign, milliseconds } from "./dom.js";
 
 const FALLBACKS = {
   starting: "The rewriter is not up yet.",
+  cannot_start: "The rewriter cannot start here; the server’s log has the cause.",
   unavailable: "The rewriter cannot be reached.",
   circuit_open: "The rewriter failed several times and is paused for a moment.",
   busy: "Too many requests are waiting for the rewriter.",
@@ -14,6 +15,13 @@ const FALLBACKS = {
   unparseable: "The model’s answer cannot be used.",
   too_long: "The request is too long for the model.",
   failed: "The gateway failed; see its log.",
+};
+const NOT_ASKED = {
+  card: "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do.",
+  detector: "The request needs no tool.",
+  confident: "The first tool of the raw ranking scores high enough.",
+  no_rewriter: "This server has no rewriter.",
+  off: "You turned it off.",
 };
 const STAGES = [
   ["raw", "Raw search", "the request as typed"],
@@ -42,18 +50,16 @@ export function rewrites(state) {
   if (state.waiting) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
   if (!final && (!about || about.models.length === 1))
     return say("", "No rewriter here", "The ranking is that of the request as typed.");
-  if (!final) return say("", "Not asked", "You turned it off.");
+  if (!final) return say("", "Not asked", NOT_ASKED.off);
   if (final.fallback) {
     const text = FALLBACKS[final.fallback.reason] ?? `The rewriter failed (${final.fallback.reason}).`;
     return say("failed", foreign(text), "The ranking below is that of the request as typed.");
   }
   const rewrite = final.rewrite;
-  if (!rewrite) {
-    const advice = "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do.";
-    return say("", "Not asked", advice);
-  }
+  if (!rewrite) return say("", "Not asked", NOT_ASKED[final.not_asked]);
   if (!rewrite.lines.length) return say("", "Left unchanged", "The rewriter has nothing to add to this request.");
   const notes = [
+    rewrite.status === "echo" && "only repeats the request",
     rewrite.cached && "from the cache",
     !rewrite.finished && "cut off; its last line is not used",
   ].filter(Boolean);

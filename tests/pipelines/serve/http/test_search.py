@@ -77,14 +77,38 @@ def test_with_a_rewriter_it_is_toolsearch_explain(
                 assert ranking.ids[by["rank"] - 1] == tool["id"]
 
 
-def test_the_modes_ask_the_rewriter_or_do_not(serve: Serve, model: ModelServer) -> None:
-    server = serve(rewriter=rewriter(model, fusion={"raw": 1}))  # the card's way to say: better not
+def test_the_modes_ask_the_rewriter_or_do_not(
+    serve: Serve, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "rewrite-serve"):
+        server = serve(rewriter=rewriter(model, fusion={"raw": 1}))  # the card's way to say: better not
+    assert (
+        "the config left the rewriter out (fusion.raw is 1): only a request with `rewrite: on` asks it" in caplog.text
+    )
+    assert server.search("book me a flight")["results"][0]["not_asked"] == "card"  # also before it is up
     server.until_ready()
+    reasons = {"auto": "card", "off": "off", "on": None}
     for mode, asked in (("auto", 0), ("off", 0), ("on", 1), ("on", 1)):
         [result] = server.search("book me a flight", rewrite=mode)["results"]
         assert (result["rewrite"] is not None) == (mode == "on")
+        assert (result["not_asked"], result["fallback"]) == (reasons[mode], None)
         assert len(model.asked) == asked  # the second time it is remembered
+    page = server.client.get("/metrics").text
+    assert 'toolrewrite_rewriter_not_asked_total{reason="card"} 2.0' in page
+    assert serve().search("book me a flight")["results"][0]["not_asked"] == "no_rewriter"
     assert server.search("book me a flight", rewrite="on")["results"][0]["rewrite"]["cached"]
+
+
+@pytest.mark.parametrize("line", ["book me a flight", "Book me a flight!", "BOOK me, a flight."])
+def test_an_echo_is_not_a_rewrite(serve: Serve, model: ModelServer, line: str) -> None:
+    model.answer = lambda said: f"- {line}"
+    server = serve(rewriter=rewriter(model))
+    server.until_ready()
+    [result] = server.search("book me a flight")["results"]
+    assert (result["rewrite"]["status"], result["rewrite"]["lines"]) == ("echo", [line])
+    assert result["fallback"] is None
+    assert result["not_asked"] is None
+    assert 'toolrewrite_rewrites_total{status="echo"} 1.0' in server.client.get("/metrics").text
 
 
 def test_the_rewriter_is_not_asked_where_the_raw_query_is_sure(serve: Serve, model: ModelServer) -> None:
@@ -95,6 +119,7 @@ def test_the_rewriter_is_not_asked_where_the_raw_query_is_sure(serve: Serve, mod
         server.until_ready()
         [result] = server.search("book me a flight")["results"]
         assert (result["rewrite"] is not None) == asked
+        assert result["not_asked"] == (None if asked else "confident")
         assert result["fallback"] is None
         assert (result["tools"] == raw) == (not asked)
         [forced] = server.search("book me a flight", rewrite="on")["results"]

@@ -12,7 +12,9 @@ import pytest
 
 from pipelines.serve.rewriter import vllm_process
 from pipelines.serve.rewriter.settings import ManagedVllm
-from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, VllmProcess
+from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, VllmProcess, command_line
+from rewrite.backends import vllm_memory
+from rewrite.backends.vllm_memory import GIB, DeviceMemory
 
 CHILD = """
 import os, sys, threading, time
@@ -30,10 +32,15 @@ HTTPServer(("127.0.0.1", int(sys.argv[at("--port") + 1])), Handler).serve_foreve
 """
 
 
-def supervised(folder: Path, up: Callable[[str], Awaitable[None]]) -> VllmProcess:
+def supervised(
+    folder: Path,
+    up: Callable[[str], Awaitable[None]],
+    code: str = CHILD,
+    give_up: Callable[[str], None] = lambda _: None,
+) -> VllmProcess:
     """A supervisor whose child does as the file `times` says: seconds to load, and to live from then on."""
-    made = VllmProcess(ManagedVllm(logs=str(folder / "logs")), folder / "times", 0, up, lambda: None)
-    made.command = [sys.executable, "-c", CHILD]
+    made = VllmProcess(ManagedVllm(logs=str(folder / "logs")), folder / "times", 0, up, lambda: None, give_up)
+    made.command = [sys.executable, "-c", code]
     return made
 
 
@@ -94,3 +101,97 @@ def test_whatever_goes_wrong_when_it_is_up_it_is_started_again(tmp_path: Path, m
         return process.starts
 
     assert asyncio.run(run()) == 2
+
+
+async def never_up(url: str) -> None:
+    raise AssertionError("it never answers")
+
+
+@pytest.mark.parametrize(
+    ("code", "starts", "cause"),
+    [
+        ("raise ValueError('Available memory on node 0 is less than desired')", 1, "ValueError: Available memory on"),
+        ("import sys; print('api_server.py: error: unrecognized arguments: --x'); sys.exit(2)", 1, "unrecognized arg"),
+        ("import os; raise RuntimeError(f'driver {os.getpid()}')", 3, "RuntimeError: driver"),
+        ("import sys; sys.exit(7)", 3, "it ended with code 7"),
+    ],
+)
+def test_one_that_would_fail_again_is_not_started_for_ever(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    code: str,
+    starts: int,
+    cause: str,
+) -> None:
+    monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.01)
+    causes: list[str] = []
+    process = supervised(tmp_path, never_up, code, causes.append)
+    asyncio.run(asyncio.wait_for(process.run(), 90))
+    assert process.starts == starts
+    assert [text.startswith(cause) for text in causes] == [True]
+    [last] = [message for message in caplog.messages if "is not tried again" in message]
+    assert cause in last
+
+
+def test_too_little_memory_is_known_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language_model: Path
+) -> None:
+    memory = DeviceMemory("cpu", 2 * GIB, GIB)
+    monkeypatch.setattr(vllm_memory, "read_memory", lambda _: memory)
+    causes: list[str] = []
+    settings = ManagedVllm(logs=str(tmp_path / "logs"))
+    process = VllmProcess(settings, language_model, 0, never_up, lambda: None, causes.append)
+    asyncio.run(process.run())
+    assert "and 1.0 GiB are free; set a smaller `context`" in causes[0]
+    assert not (tmp_path / "logs").exists()
+
+
+def test_memory_options_of_the_user_come_first(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_memory, "read_memory", lambda _: DeviceMemory("cpu", 24 * GIB, 20 * GIB))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    def options(settings: ManagedVllm) -> str:
+        return f"{' '.join(command_line(settings, language_model, 0, 80))} "
+
+    assert "--kv-cache-memory-bytes 754974720 " in options(ManagedVllm(context=1024))
+    assert "--gpu-memory-utilization 0.5" in options(ManagedVllm(gpu_memory=0.5))
+    assert "kv-cache" not in options(ManagedVllm(gpu_memory=0.5))
+    assert "kv-cache" not in options(ManagedVllm(options=("--gpu-memory-utilization=0.3",)))
+    half = options(ManagedVllm(context=1024, dtype="bfloat16"))
+    assert "--kv-cache-memory-bytes 377487360 " in half
+
+
+def test_one_that_was_up_is_started_again_whatever_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vLLM that ran before fits; memory that its predecessor still holds is freed soon."""
+    monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.05)
+    (tmp_path / "times").write_text("0 0.01")
+    code = f"""
+from pathlib import Path
+import sys
+times = Path(sys.argv[sys.argv.index("--model") + 1])
+if times.read_text() == "broken":
+    raise ValueError("not enough memory")
+{CHILD}"""
+
+    async def run() -> int:
+        enough = asyncio.Event()
+
+        async def up(url: str) -> None:
+            (tmp_path / "times").write_text("broken")
+            if process.starts > 1:
+                enough.set()
+
+        process = supervised(tmp_path, up, code)
+
+        async def mend() -> None:
+            while process.starts < 5:
+                await asyncio.sleep(0.02)
+            (tmp_path / "times").write_text("0 60")
+
+        mending = asyncio.create_task(mend())
+        await watched(process, enough)
+        await mending
+        return process.starts
+
+    assert asyncio.run(run()) >= 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -129,10 +128,9 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     }
     (folder / "serve.yaml").write_text(yaml.safe_dump(config))
     words = [sys.executable, "-c", CODE, str(folder / "serve.yaml")]
-    world = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
     with (
         (folder / "serve.log").open("wb") as log,
-        started(words, stdout=subprocess.PIPE, stderr=log, env=world) as process,
+        started(words, stdout=subprocess.PIPE, stderr=log) as process,
     ):
         yield Served(process, folder / "serve.log")
 
