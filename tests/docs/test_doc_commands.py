@@ -88,7 +88,8 @@ def problem(words: list[str]) -> str:
         return "" if name in SHELL_WORDS else "it is not run; say why in a comment before its block"
     entry, dry = ENTRIES[name], "--dry-run" in rest
     if is_real(words) and not dry:
-        plain = "retrievers={bm25: {kind: bm25}, dense: {kind: dense, model: bundled:minilm}}"  # nothing to train
+        plain = "retrievers={bm25: {kind: bm25}, dense: {kind: dense, model: bundled:minilm}, "
+        plain += "hybrid: {kind: hybrid, of: [bm25, dense]}}"  # nothing to train
         quick = ["--set", "text=[name]", "--set", plain] if "configs/index/sample.yaml" in rest else []
         code = entry([*rest, *quick])
     elif takes_config(name, rest):
