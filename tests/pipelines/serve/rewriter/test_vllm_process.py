@@ -213,6 +213,7 @@ def test_where_no_tool_is_needed_vllm_is_not_asked(served: Served) -> None:
     before = metric(served, "toolrewrite_rewrite_cache_total")
     result = served.ask("good morning, how are you")
     assert (result["detection"]["needs_tool"], result["tools"], result["rewrite"]) == (False, [], None)
+    assert result["not_asked"] == "detector"
     assert metric(served, "toolrewrite_rewrite_cache_total") == before
     assert served.search("good morning, how are you", detect="off")["rewrite"]["lines"] == ["weather forecast by city"]
     assert metric(served, "toolrewrite_rewrite_cache_total") == before + 1
