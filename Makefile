@@ -26,7 +26,7 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true  # by every core, where pip takes one; some templates are no Python
 	@touch $@
 
-demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align that, evaluate all side by side
+demo: setup  ## index the sample, fine-tune a rewriter in front of MassTool, align it, evaluate all side by side
 	$(BIN)/rewrite-index build configs/index/sample.yaml
 	$(BIN)/rewrite-index search runs/sample/index \
 	  "my sister lands at six and I've no idea if she'll need a coat" \
@@ -35,8 +35,9 @@ demo: setup  ## index the sample, search it, fine-tune a rewriter on it, align t
 	$(BIN)/rewrite-eval configs/eval/sample.yaml
 	$(BIN)/rewrite-train targets configs/targets/sample.yaml
 	rm -rf runs/sample/sft && $(BIN)/rewrite-train sft configs/sft/sample.yaml
-	rm -rf runs/sample/dpo && $(BIN)/rewrite-train align configs/align/sample-dpo.yaml
+	rm -rf runs/sample/rewriter && $(BIN)/rewrite-train align configs/align/sample-dpo.yaml
 	$(BIN)/rewrite-eval configs/eval/sample-aligned.yaml
+	@echo "serve it, the rewriter on vLLM: $(BIN)/rewrite-serve configs/serve/sample.yaml"
 
 check: setup  ## lint, formatting and types
 	$(BIN)/ruff check .

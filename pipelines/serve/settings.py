@@ -132,7 +132,7 @@ class ServeConfig:
     """Probability from which an utterance needs a tool, unless the request sets its own; None: as chosen on dev when
     the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 searches for every utterance."""
     learn: bool = False
-    """Let the index learn feedback at once; needs a retriever of kind masstool."""
+    """Let the index learn feedback at once; needs an index folder with a retriever of kind masstool."""
     feedback: str = ""
     """The folder for feedback; empty: into the database if there is one, else feedback is refused."""
     imports: ImportRules = field(default_factory=ImportRules)
@@ -154,6 +154,11 @@ class ServeConfig:
     def __post_init__(self) -> None:
         if bool(self.index) == (self.database is not None):
             raise BadInput("name either the folder of an index, or a database that holds the catalogue", "index")
+        if self.learn and self.database is not None:
+            raise BadInput(
+                "a shared catalogue cannot learn at once; `rewrite-index pull --feedback` gets its confirmations",
+                "learn",
+            )
         if self.deadline_ms > self.max_deadline_ms:
             raise BadInput(f"at most max_deadline_ms ({self.max_deadline_ms}), got {self.deadline_ms}", "deadline_ms")
         for names, key in (([item.name for item in self.keys], "keys"), ([item.name for item in self.mcp], "mcp")):

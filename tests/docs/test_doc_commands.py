@@ -88,7 +88,9 @@ def problem(words: list[str]) -> str:
         return "" if name in SHELL_WORDS else "it is not run; say why in a comment before its block"
     entry, dry = ENTRIES[name], "--dry-run" in rest
     if is_real(words) and not dry:
-        quick = ["--set", "text=[name]"] if "configs/index/sample.yaml" in rest else []  # less to embed
+        plain = "retrievers={bm25: {kind: bm25}, dense: {kind: dense, model: bundled:minilm}, "
+        plain += "hybrid: {kind: hybrid, of: [bm25, dense]}}"  # nothing to train
+        quick = ["--set", "text=[name]", "--set", plain] if "configs/index/sample.yaml" in rest else []
         code = entry([*rest, *quick])
     elif takes_config(name, rest):
         code = entry(rest if dry else [*rest, "--dry-run"])

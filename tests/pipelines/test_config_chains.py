@@ -104,11 +104,27 @@ def test_policies_come_from_a_training(kind: str) -> None:
         assert facts["start"]["path"] in made, name
 
 
+SAMPLE = ("serve/sample.yaml", "batch/sample.yaml", "eval/sample-aligned.yaml")
+
+
 def test_rewriters_that_are_evaluated_come_from_a_training() -> None:
     made = _outputs("sft", "align")
     for name, facts in _all("eval").items():
-        paths = {rewriter["path"] for rewriter in facts["rewriters"].values() if rewriter["path"]}
+        block = [facts["rewriter"]] if facts["rewriter"] else []
+        paths = {rewriter["path"] for rewriter in (*facts["rewriters"].values(), *block) if rewriter["path"]}
         assert paths <= made, name
+
+
+def test_the_sample_is_served_batched_and_evaluated_by_one_block() -> None:
+    """Index and rewriter of the block are those that `make demo` writes, in front of the same retriever."""
+    files = [yaml.safe_load((CONFIGS / path).read_text()) for path in SAMPLE]
+    block, *others = [{key: facts[key] for key in ("index", "retriever", "rewriter")} for facts in files]
+    assert others == [block] * 2
+    assert block["rewriter"]["path"] in _outputs("align")
+    targets = yaml.safe_load((CONFIGS / "targets/sample.yaml").read_text())
+    index = yaml.safe_load((CONFIGS / "index/sample.yaml").read_text())
+    assert (targets["index"], targets["retriever"]) == (block["index"], block["retriever"])
+    assert (index["index"], block["retriever"] in index["retrievers"]) == (block["index"], True)
 
 
 def test_indexes_that_are_evaluated_are_built_by_a_config() -> None:

@@ -162,6 +162,7 @@ def engine(settings: dict[str, Any]) -> dict[str, Any]:
         ({"keys": [{"name": "a", "sha256": "secret"}]}, "64 hexadecimal"),
         ({"anonymous": ["search"], "deadline_ms": 0}, "deadline_ms"),
         ({"anonymous": ["search"], "rewriter": {"backend": {"kind": "vllm"}}}, "needs the `path`"),
+        ({"anonymous": ["search"], "index": "", "database": {}, "learn": True}, "cannot learn at once"),
         (engine({"kind": "vllm", "options": ["--host=0.0.0.0"]}), "--host"),
         (engine({"kind": "servers", "urls": ["ftp://x"], "model": "m"}), "http://"),
         (engine({"kind": "servers", "urls": [], "model": "m"}), "at least one server"),

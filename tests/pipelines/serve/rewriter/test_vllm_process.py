@@ -1,7 +1,8 @@
-"""`rewrite-serve` as a user starts it: a real vLLM, the bundled model and trained adapters."""
+"""The whole path as users start it: detector, MassTool, a real vLLM with adapters, live tools, confirmations."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,16 +17,17 @@ import httpx
 import psutil
 import pytest
 import torch
-import yaml
-from doubles import BM25_ONLY, plain_context
 from killing import started
+from paths import ROOT
 from processes import CODE
 from waiting import PATIENCE, until
 
+from pipelines.context import make_context
 from pipelines.data.sample_data import sample_folder
-from retrievers.catalogue import read_catalogue
+from pipelines.search import ToolSearch
 from retrievers.dense.encoder import fingerprint
-from retrievers.index import build
+from retrievers.index import Index
+from retrievers.settings import RewriteFusion
 from rewrite.folder import RewriterCard, save_rewriter
 from rewrite.template import Template
 from rewrite.types import RewriteRequest
@@ -33,6 +35,7 @@ from rewrite.types import RewriteRequest
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 TEMPLATE = Template("short", 1, "", "{utterance}")
 LESSONS = ("will I need a coat tonight", "300 kronor in euro", "play some jazz", "a table for six in Lyon")
+FUSION = {"method": "weighted", "raw": 0.5}
 ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency"}
 
 
@@ -69,8 +72,7 @@ def train(base: Path, folder: Path, answer: str, merged: Path | None = None) -> 
         model(input_ids=tokens, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    fusion = {"method": "weighted", "raw": 0.5}
-    card = RewriterCard("bundled:smollm2-135m", fingerprint(base), "lora", fusion=fusion)
+    card = RewriterCard("bundled:smollm2-135m", fingerprint(base), "lora", fusion=FUSION)
     save_rewriter(folder, model, tokenizer, card, TEMPLATE)
     if merged is not None:
         save_rewriter(merged, model.merge_and_unload(), tokenizer, replace(card, method="full"), TEMPLATE)
@@ -92,13 +94,22 @@ class Served:
         except AssertionError as error:
             raise AssertionError(f"it is never {state}: {self.log.read_text()}") from error
 
-    def search(self, text: str) -> dict[str, Any]:
-        got = self.client.post("/v1/search", json={"utterance": text, "k": 3})
+    def search(self, text: str, **more: Any) -> dict[str, Any]:
+        """The result of an utterance that needs a tool."""
+        found = self.ask(text, **more)
+        assert len(found["tools"]) == more.get("k", 3)
+        return found
+
+    def ask(self, text: str, **more: Any) -> dict[str, Any]:
+        got = self.client.post("/v1/search", json={"utterance": text, "k": 3, **more})
         assert got.status_code == 200, got.text
         [result] = got.json()["results"]
-        assert len(result["tools"]) == 3
         found: dict[str, Any] = result
         return found
+
+    @property
+    def folder(self) -> Path:
+        return self.log.parent
 
     def vllm(self) -> list[psutil.Process]:
         return [
@@ -115,19 +126,22 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     for name, answer in ANSWERS.items():
         train(language_model, folder / name, answer, folder / "whole" if name == "first" else None)
     (folder / "rewriter").symlink_to(folder / "first")
-    build(folder / "index", read_catalogue(sample_folder())[::3], BM25_ONLY, plain_context())
-    engine = {"kind": "vllm", "context": 1024, "eager": True, "logs": str(folder / "logs")}
-    config = {
-        "index": str(folder / "index"),
-        "retriever": "bm25",
+    shutil.copytree(sample_folder() / "index", folder / "index")
+    values = {
+        "index": folder / "index",
+        "rewriter.path": folder / "rewriter",
+        "rewriter.sampling.max_tokens": 12,
+        "rewriter.fusion": "null",  # as the card says
+        "rewriter.backend.logs": folder / "logs",
+        "feedback": folder / "feedback",
+        "reports": "{}",
         "port": 0,
-        "anonymous": ["search"],
         "deadline_ms": 30_000,
         "watch_seconds": 0.2,
-        "rewriter": {"path": str(folder / "rewriter"), "sampling": {"max_tokens": 12}, "backend": engine},
+        "detection_threshold": 0.6,
     }
-    (folder / "serve.yaml").write_text(yaml.safe_dump(config))
-    words = [sys.executable, "-c", CODE, str(folder / "serve.yaml")]
+    words = [sys.executable, "-c", CODE, str(ROOT / "configs/serve/sample.yaml")]
+    words += [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     with (
         (folder / "serve.log").open("wb") as log,
         started(words, stdout=subprocess.PIPE, stderr=log) as process,
@@ -169,6 +183,7 @@ class Load:
 
 
 def test_before_vllm_is_up_answers_are_raw_and_then_they_are_not(served: Served) -> None:
+    assert "224 tools, masstool, " in served.line
     assert "rewriter by vLLM, managed" in served.line
     assert served.search("what will the weather be")["fallback"] == {"reason": "starting"}
     served.until("ready")
@@ -181,6 +196,48 @@ def test_before_vllm_is_up_answers_are_raw_and_then_they_are_not(served: Served)
     ).json()
     assert [each["rewrite"]["lines"] for each in got["results"]] == [["weather forecast by city"]] * 2
     assert [each["rewrite"]["cached"] for each in got["results"]] == [False, True]
+
+
+def test_the_list_is_that_of_masstool_for_utterance_and_lines(served: Served) -> None:
+    text = "which coat for tonight, it looks like rain"
+    result, raw = served.search(text), served.search(text, rewrite="off")
+    search = ToolSearch(Index(served.folder / "index", make_context("cpu")), "masstool")
+    [ranking], [line] = search.retrieve([text], 100), search.retrieve(["weather forecast by city"], 100)
+    assert ids(raw) == list(search.fuse(text, ranking, (), 3).ids)
+    assert ids(result) == list(search.fuse(text, ranking, [line], 3, RewriteFusion(**FUSION)).ids)
+    assert ids(result) != ids(raw)
+    assert result["detection"]["needs_tool"]
+
+
+def test_where_no_tool_is_needed_vllm_is_not_asked(served: Served) -> None:
+    before = metric(served, "toolrewrite_rewrite_cache_total")
+    result = served.ask("good morning, how are you")
+    assert (result["detection"]["needs_tool"], result["tools"], result["rewrite"]) == (False, [], None)
+    assert result["not_asked"] == "detector"
+    assert metric(served, "toolrewrite_rewrite_cache_total") == before
+    assert served.search("good morning, how are you", detect="off")["rewrite"]["lines"] == ["weather forecast by city"]
+    assert metric(served, "toolrewrite_rewrite_cache_total") == before + 1
+
+
+def test_a_new_tool_and_a_confirmation_change_the_next_answer(served: Served) -> None:
+    text, right = "is it going to be frosty on the allotment", "porchlight/sowing-calendar"
+    tool = {"name": "frost", "description": "Weather forecast by city, with the frost on allotments."}
+    before = served.search(text)
+    assert served.client.put("/v1/tools/plot%2Ffrost", json=tool).status_code == 200
+    added = served.search(text, k=50)
+    assert ids(added)[0] == "plot/frost"
+    assert served.client.post("/v1/feedback", json={"utterance": text, "tools": [right]}).json() == {"kept": True}
+    learned = served.search(text, k=50)
+    assert ids(learned).index(right) < ids(added).index(right)
+    assert next(tool for tool in learned["tools"] if tool["id"] == right)["found_by"][0] == {"list": "raw", "rank": 1}
+    assert served.client.delete("/v1/tools/plot%2Ffrost").status_code == 200
+    results = (before, added, learned, served.search(text))
+    assert [ids(result).count("plot/frost") for result in results] == [0, 1, 1, 0]
+    assert [result["rewrite"]["lines"] for result in results] == [["weather forecast by city"]] * 4
+
+
+def ids(result: dict[str, Any]) -> list[str]:
+    return [tool["id"] for tool in result["tools"]]
 
 
 def test_it_listens_on_the_loopback_and_lets_nobody_in(served: Served) -> None:
@@ -196,10 +253,9 @@ def test_it_listens_on_the_loopback_and_lets_nobody_in(served: Served) -> None:
 
 def put(served: Served, name: str) -> None:
     """Puts another rewriter in the place of the one that is served."""
-    folder = Path(yaml.safe_load((served.log.parent / "serve.yaml").read_text())["rewriter"]["path"])
-    fresh = folder.with_name("rewriter.new")
-    fresh.symlink_to(folder.with_name(name))
-    fresh.replace(folder)
+    fresh = served.folder / "rewriter.new"
+    fresh.symlink_to(served.folder / name)
+    fresh.replace(served.folder / "rewriter")
 
 
 def test_a_newer_adapter_takes_over_without_a_dropped_request(served: Served) -> None:
@@ -229,6 +285,10 @@ def test_kill_9_and_a_restart_for_a_whole_model_cost_no_answer(served: Served) -
         until(lambda: load.errors or load.results)
         vllm.send_signal(signal.SIGKILL)
         served.until("starting")
+        text = "which coat for tomorrow, it looks like snow"
+        result = served.search(text)
+        assert result["fallback"]["reason"] in ("unavailable", "starting", "circuit_open")
+        assert ids(result) == ids(served.search(text, rewrite="off"))  # MassTool's own
         until(lambda: load.errors or "starting" in reasons(load))
         until(lambda: metric(served, "toolrewrite_vllm_starts") == 2, 0.2)
         put(served, "whole")
@@ -238,7 +298,7 @@ def test_kill_9_and_a_restart_for_a_whole_model_cost_no_answer(served: Served) -
     [again] = served.vllm()
     assert again.pid != vllm.pid
     assert "--enable-lora" not in again.cmdline()
-    assert len(list((served.log.parent / "logs").iterdir())) == 3
+    assert len(list((served.folder / "logs").iterdir())) == 3
     # The answer is the new model's own: the adapters' cached ones are not given in its name.
     rewrite = served.search("what will the weather be")["rewrite"]
     assert (rewrite["lines"], rewrite["cached"]) == (["weather forecast by city"], False)
