@@ -96,7 +96,7 @@ class DenseTraining(EncoderTraining):
 
     data: tuple[TrainingSource, ...]
     """Several catalogues give a general encoder: batches come from one at a time, in proportion to their queries."""
-    protocol: Literal["official", "unseen-tools"] = "official"
+    protocol: Literal["official", "unseen-tools", "late-tools"] = "official"
     hold_out: str = ""
     """Name of one of the data sets that is left out of training, to be tested on."""
     seed: Annotated[int, Ge(0)] = 0

@@ -2,6 +2,7 @@
 
 official        as published (dev cut from train where it is missing)
 unseen-tools    three groups of tools; train, dev and test queries need tools of their own group only
+late-tools      some tools come after training; dev and test queries need one of them, and others beside it
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pipelines.data.dataset import DataSet, Gold, stable_hash
 from retrievers.errors import BadInput
 from retrievers.types import ToolId
 
-Protocol = Literal["official", "unseen-tools"]
+Protocol = Literal["official", "unseen-tools", "late-tools"]
 SHARES = {"test": 0.20, "dev": 0.12}
 """The share of used tools that is held out for each split."""
+LATE, DEV_LATE = 5, 14
+"""One tool in so many comes after training, for test and for dev."""
 
 
 def apply_protocol(data: DataSet, protocol: Protocol) -> DataSet:
@@ -99,6 +102,30 @@ def held_out_tools(
     return group
 
 
+def late_tools(data: DataSet) -> DataSet:
+    """Let some tools come after training: no training query needs one; each dev and each test query does.
+
+    Where the data set itself keeps tools for its test, those are late; if they are few, one in `LATE` too. Training queries about them
+    are dropped: they are what users may confirm later.
+    """
+    known = set().union(*(gold for split in ("train", "dev") for gold in data.gold.get(split, {}).values()))
+    late = set().union(*data.gold.get("test", {}).values()) - known
+    if LATE * len(late) < len(known):
+        late |= {tool for tool in known if stable_hash(f"late/{tool}") % LATE == 0}
+    dev_late = {tool for tool in known - late if stable_hash(f"late-dev/{tool}") % DEV_LATE == 0}
+    queries = {**data.gold.get("train", {}), **data.gold.get("dev", {})}
+    gold: dict[str, Gold] = {
+        "train": {query: own for query, own in queries.items() if not own & (late | dev_late)},
+        "dev": {query: own for query, own in queries.items() if own & dev_late and not own & late},
+        "test": {query: own for query, own in data.gold.get("test", {}).items() if own & late},
+    }
+    if not all(gold.values()):
+        counts = ", ".join(f"{len(own)} {split}" for split, own in gold.items())
+        raise BadInput(f"{data.name} is too small or too entangled for a late-tools split: {counts} queries")
+    report = {f"{split} queries": len(own) for split, own in gold.items()}
+    return replace(data, gold=gold, report={**report, "late tools": len(late), "late tools of dev": len(dev_late)})
+
+
 def leave_one_out(data: Sequence[DataSet], held: str) -> tuple[list[DataSet], DataSet]:
     """All data sets but one to train on, and that one to test on."""
     names = [dataset.name for dataset in data]
@@ -107,4 +134,8 @@ def leave_one_out(data: Sequence[DataSet], held: str) -> tuple[list[DataSet], Da
     return [dataset for dataset in data if dataset.name != held], data[names.index(held)]
 
 
-PROTOCOLS: dict[str, Callable[[DataSet], DataSet]] = {"official": lambda data: data, "unseen-tools": unseen_tools}
+PROTOCOLS: dict[str, Callable[[DataSet], DataSet]] = {
+    "official": lambda data: data,
+    "unseen-tools": unseen_tools,
+    "late-tools": late_tools,
+}

@@ -63,4 +63,4 @@ def _fold_retrievers(retrievers: Mapping[str, RetrieverSettings], fold: int) -> 
 def _folded(settings: RetrieverSettings) -> MassToolTraining | None:
     """Training settings that ask for folds."""
     learns = settings.train if isinstance(settings, MassToolSettings) else None
-    return learns if learns and learns.folds else None
+    return learns if learns and learns.folds and learns.left_out_fold is None else None

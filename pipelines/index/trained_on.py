@@ -27,7 +27,7 @@ def refuse_trained(
     sources = {Path(source["path"].removeprefix("bundled:")).name for source in training["data"]}
     if dataset not in sources - {training.get("hold_out")}:
         return
-    if training["protocol"] != protocol and protocol == "unseen-tools":
+    if training["protocol"] != protocol and protocol != "official":
         raise BadInput(
             f"{name} was trained on {dataset} with protocol {training['protocol']}, so it has seen the "
             f"tools that {protocol} holds out; train it with `protocol: {protocol}`"

@@ -43,7 +43,7 @@ class GenerativeTraining:
 
     data: tuple[TrainingSource, ...]
     """Data sets whose tools are the index's."""
-    protocol: Literal["official", "unseen-tools"] = "official"
+    protocol: Literal["official", "unseen-tools", "late-tools"] = "official"
     memorise: Stage = Stage(epochs=8)
     """Document to tool, for every tool of the catalogue."""
     retrieve: Stage = Stage(epochs=8)

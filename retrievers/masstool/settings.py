@@ -91,7 +91,7 @@ class MassToolTraining:
     """Queries of the data set added as positive labels, per label that needs a tool."""
     joined_labels: Annotated[float, Ge(0)] = 0.25
     """Texts joined from two to six labels of one kind, per label, so that length does not give the label away."""
-    protocol: Literal["official", "unseen-tools"] = "official"
+    protocol: Literal["official", "unseen-tools", "late-tools"] = "official"
     encoder: EncoderTuning | None = None
     """None: the encoder is not tuned."""
     epochs: Annotated[int, Ge(1)] = 60

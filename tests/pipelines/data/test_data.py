@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.dataset import DataSet, Query, load_dataset
-from pipelines.data.splits import apply_protocol, leave_one_out, unseen_tools
+from pipelines.data.splits import Protocol, apply_protocol, late_tools, leave_one_out, unseen_tools
 from pipelines.data.training_sets import training_sets
 from retrievers.errors import BadInput
 from retrievers.settings import DenseTraining, TrainingSource
@@ -142,10 +142,27 @@ def test_tools_a_data_set_keeps_for_its_test_stay_there() -> None:
     assert len(split.gold["test"]) == 40
 
 
-def test_the_sample_can_be_cut(tmp_path: Path) -> None:
-    data = apply_protocol(load_dataset("bundled:sample"), "unseen-tools")
-    assert all(len(gold) > 40 for gold in data.gold.values())
-    assert data.report["test tools"] > 20
+@settings(max_examples=60, deadline=None)
+@given(scene_lists)
+def test_late_tools_come_after_training(scenes: list[tuple[set[str], str]]) -> None:
+    data = invented(scenes)
+    try:
+        split = late_tools(data)
+    except BadInput as error:
+        assert "too small or too entangled" in str(error)  # noqa: PT017
+        return
+    trained = set().union(*split.gold["train"].values())
+    assert all(gold - trained for part in ("dev", "test") for gold in split.gold[part].values())
+    late = set().union(*(gold - trained for gold in split.gold["test"].values()))
+    assert not any(gold & late - trained for gold in split.gold["train"].values())
+    assert split.gold["test"].keys() <= data.gold["test"].keys()
+    assert not (split.gold["train"].keys() | split.gold["dev"].keys()) & data.gold["test"].keys()
+
+
+@pytest.mark.parametrize("protocol", ["unseen-tools", "late-tools"])
+def test_the_sample_can_be_cut(protocol: Protocol) -> None:
+    data = apply_protocol(load_dataset("bundled:sample"), protocol)
+    assert all(len(gold) > 20 for gold in data.gold.values())
 
 
 def test_training_on_several_sets_can_hold_one_out(folder: Path) -> None:
