@@ -105,8 +105,8 @@ def held_out_tools(
 def late_tools(data: DataSet) -> DataSet:
     """Let some tools come after training: no training query needs one; each dev and each test query does.
 
-    Where the data set itself keeps tools for its test, those are late; if they are few, one in `LATE` too. Training queries about them
-    are dropped: they are what users may confirm later.
+    Where the data set itself keeps tools for its test, those are late; if they are few, one tool in `LATE` is, too.
+    Training queries about them are dropped: they are what users may confirm later.
     """
     known = set().union(*(gold for split in ("train", "dev") for gold in data.gold.get(split, {}).values()))
     late = set().union(*data.gold.get("test", {}).values()) - known
