@@ -128,7 +128,7 @@ def start(options: argparse.Namespace, folder: Path, stack: ExitStack) -> Setup:
         VLLM_NO_USAGE_STATS="1",
     )
     stack.callback(vllm.end)
-    _wait_for(f"http://127.0.0.1:{port}/health")
+    wait_for(f"http://127.0.0.1:{port}/health")
     vllm_spans, retriever_spans = folder / "vllm.jsonl", folder / "retriever.jsonl"
     proxy = ChildProcess([sys.executable, serve_watch.__file__, "proxy", str(port), str(vllm_spans)])
     stack.callback(proxy.end)
@@ -141,11 +141,12 @@ def start(options: argparse.Namespace, folder: Path, stack: ExitStack) -> Setup:
     config |= {"deadline_ms": 600_000, "max_deadline_ms": 600_000}
     gateway = GatewayProcess(folder, config, retriever_spans)
     stack.callback(gateway.end)
-    _wait_for(f"http://127.0.0.1:{gateway.port}/readyz", '"rewriter":"ready"')
+    wait_for(f"http://127.0.0.1:{gateway.port}/readyz", '"rewriter":"ready"')
     return Setup(parts, port, proxy_port, gateway.port, vllm_spans, retriever_spans)
 
 
-def _wait_for(url: str, text: str = "", seconds: float = 600) -> None:
+def wait_for(url: str, text: str = "", seconds: float = 600) -> None:
+    """Wait until a URL answers 200 with this text."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

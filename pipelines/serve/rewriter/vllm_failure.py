@@ -62,5 +62,5 @@ def find_error(text: str) -> Failure | None:
 
 
 def _shorten(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text.split()).rstrip(". ")
     return line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]} …"
