@@ -20,7 +20,7 @@ Protocol = Literal["official", "unseen-tools", "late-tools"]
 SHARES = {"test": 0.20, "dev": 0.12}
 """The share of used tools that is held out for each split."""
 LATE, DEV_LATE = 5, 14
-"""One tool in so many comes after training, for test and for dev."""
+"""One tool in 5 comes after training for test, one in 14 for dev."""
 
 
 def apply_protocol(data: DataSet, protocol: Protocol) -> DataSet:
