@@ -25,13 +25,17 @@ def index_overrides(folder: Path, overrides: Sequence[str]) -> list[str]:
     values = {key: value for key, _, value in (text.partition("=") for text in overrides)}
     chosen = [f"index={json.dumps(str(folder))}"]
     if not values.keys() & {"rewriter", "rewriter.path", "rewriter.base", "rewriter.template"}:
-        rewriter = find_rewriter(folder, values.get("retriever", AUTO))
+        own_fusion = any(key.startswith("rewriter.fusion") for key in values)
+        rewriter = find_rewriter(folder, values.get("retriever", AUTO), own_fusion)
         chosen += [f"rewriter.path={json.dumps(str(rewriter))}"] if rewriter else []
     return chosen
 
 
-def find_rewriter(folder: Path, retriever: str) -> Path | None:
-    """The rewriter beside an index, if it was trained in front of this kind of retriever; logs the decision."""
+def find_rewriter(folder: Path, retriever: str, own_fusion: bool = False) -> Path | None:
+    """The rewriter beside an index, if it was trained in front of this kind of retriever; logs the decision.
+
+    One that dev gives no share is left out, unless the caller sets a fusion: a model would be loaded and never asked.
+    """
     index, path = Index(folder, make_context()), folder.resolve().parent / BESIDE
     name = best_retriever(index) if retriever == AUTO else retriever
     if name not in index.manifest.retrievers:
@@ -49,6 +53,11 @@ def find_rewriter(folder: Path, retriever: str) -> Path | None:
     if label not in known:
         before = f"was trained in front of {', '.join(known)}" if known else "does not name the retriever it is for"
         log.warning("the rewriter in %s %s, and this is %s: it is not used; %s", path, before, label, way)
+        return None
+    if card.fusion.get("raw") == 1 and not own_fusion:
+        log.warning(
+            "dev gave the rewriter in %s no share: it is not used; to ask it, set rewriter.fusion.raw=0.8", path
+        )
         return None
     log.info("the rewriter in %s, trained in front of %s, is used", path, label)
     return path

@@ -24,11 +24,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put_rewriter(folder: Path, *searches: str) -> None:
+def put_rewriter(folder: Path, *searches: str, raw: float = 0.6) -> None:
     """A rewriter's folder as far as it is looked at before a model is loaded."""
     folder.mkdir(parents=True)
     data = [{"dataset": "sample", "searches": label} for label in searches]
-    card = RewriterCard("bundled:smollm2-135m", "0123", "lora", data=data)
+    card = RewriterCard("bundled:smollm2-135m", "0123", "lora", data=data, fusion={"raw": raw})
     (folder / "adapter_model.safetensors").touch()
     (folder / "template.yaml").write_text(load_template("needs").dump())
     (folder / "rewriter.json").write_text(json.dumps(asdict(card)))
@@ -85,6 +85,16 @@ def test_one_for_another_retriever_is_not(
     assert config["rewriter"] is None
     assert reason in caplog.text
     assert f"set rewriter.path={folder}/rewriter" in caplog.text
+
+
+def test_one_without_a_share_is_not_loaded_for_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    put_rewriter(folder / "rewriter", "trained masstool", raw=1.0)
+    assert resolved(capsys, f"{folder}/index")["rewriter"] is None
+    assert f"dev gave the rewriter in {folder}/rewriter no share: it is not used" in caplog.text
+    config = resolved(capsys, f"{folder}/index", "--set", "rewriter.fusion.raw=0.8")
+    assert (config["rewriter"]["path"], config["rewriter"]["fusion"]["raw"]) == (f"{folder}/rewriter", 0.8)
 
 
 def test_an_unfinished_one_is_not_used_and_a_folder_without_an_index_is_refused(
