@@ -31,7 +31,7 @@ demo: setup  ## index the sample, fine-tune a rewriter in front of MassTool, ali
 	$(BIN)/rewrite-index search runs/sample/index \
 	  "my sister lands at six and I've no idea if she'll need a coat" \
 	  "wie viel sind 300 Kronen, und was nimmt mir die Bank dafür ab" \
-	  "missed my flight out of Luton like an idiot. what else leaves tonight, and failing that a room nearby"
+	  "missed my flight out of Luton like an idiot. what else leaves tonight, and failing that a room nearby" --retriever all
 	$(BIN)/rewrite-eval configs/eval/sample.yaml
 	$(BIN)/rewrite-train targets configs/targets/sample.yaml
 	rm -rf runs/sample/sft && $(BIN)/rewrite-train sft configs/sft/sample.yaml

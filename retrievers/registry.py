@@ -81,6 +81,8 @@ def check_names(retrievers: Mapping[str, RetrieverSettings]) -> None:
     for name, settings in retrievers.items():
         if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
             raise BadInput(f"a retriever's name consists of letters, digits, - and _, not {name!r}")
+        if name in ("auto", "all"):
+            raise BadInput(f"{name!r} cannot be a retriever's name; commands use it for a choice of retrievers")
         for part in settings.of if isinstance(settings, HybridSettings) else ():
             if part not in retrievers:
                 raise BadInput(f"the hybrid {name!r} is of {part!r}, which the index does not have")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pipelines.batch.answer_cache import make_key_function
 from pipelines.batch.settings import BatchConfig
 from pipelines.context import make_context
-from pipelines.index.defaults import AUTO, best_retriever
+from pipelines.index.defaults import choose_retriever, index_folder
 from pipelines.rewriters import PHRASING, RewriterParts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from pipelines.system_description import fusion_warning, retriever_label
@@ -88,8 +87,7 @@ def make_plan(config: BatchConfig, device: str | None) -> BatchPlan:
     fingerprint, warning = None, ""
     if config.index is not None:
         index = _open_index(config, device)
-        if config.retriever == AUTO:
-            config = replace(config, retriever=best_retriever(index))
+        config = replace(config, retriever=choose_retriever(index, config.retriever))
         fingerprint = index.retriever(config.retriever).fingerprint
         if rewriter is not None and fusion is None:
             warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "rewriter.fusion")
@@ -123,4 +121,4 @@ def load_parts(plan: BatchPlan, device: str | None) -> LoadedParts:
 
 
 def _open_index(config: BatchConfig, device: str | None) -> Index:
-    return Index(Path(config.index or "").expanduser(), make_context(device))
+    return Index(index_folder(config.index or ""), make_context(device))

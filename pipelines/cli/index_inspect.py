@@ -13,11 +13,15 @@ from typing import Any
 from pipelines.cli.index_change import read_words
 from pipelines.context import make_context
 from pipelines.index.build import read_tools
+from pipelines.index.defaults import AUTO, choose_retriever, index_folder
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index, verify
 from retrievers.index import manifest as manifests
 from retrievers.types import Ranking
+
+ALL = "all"
+"""`--retriever` of `search`: every retriever of the index, side by side."""
 
 
 def run_info(arguments: argparse.Namespace) -> int:
@@ -81,9 +85,11 @@ def run_lint(arguments: argparse.Namespace) -> int:
 def run_search(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise BadInput(f"-k must be at least 1, got {arguments.k}")
-    index = Index(arguments.index, make_context(arguments.device, engine=arguments.engine))
+    index = Index(index_folder(str(arguments.index)), make_context(arguments.device, engine=arguments.engine))
     utterances = read_words(arguments.text)
-    searches = {name: ToolSearch(index, name) for name in arguments.retriever or index.names}
+    wanted = arguments.retriever or [AUTO]
+    names = index.names if ALL in wanted else dict.fromkeys(choose_retriever(index, name) for name in wanted)
+    searches = {name: ToolSearch(index, name) for name in names}
     results = {name: search.search(utterances, arguments.k, detect=False) for name, search in searches.items()}
     detections = {name: search.detect(utterances) for name, search in searches.items() if search.has_detector}
     for row, utterance in enumerate(utterances):

@@ -106,19 +106,20 @@ def _add_readers(commands: Subparsers) -> None:
     lint.add_argument("source", metavar="INDEX|CATALOGUE", help="folder of an index, or a catalogue file or folder")
     lint.add_argument("--format", help=FORMAT)
     lint.add_argument("--limit", type=int, default=5, metavar="N", help="findings shown per check (5); 0: all")
-    search = add_command(
-        commands, "search", lazy("index_inspect", "run_search"), "search an index with all its retrievers side by side"
-    )
+    search = add_command(commands, "search", lazy("index_inspect", "run_search"), "search an index")
     search.description = (
-        "Show the tools that each retriever of an index finds, one column each. Scores are comparable within a column "
-        "only."
+        "Show the tools that an index finds, by the retriever that rewrite-serve, rewrite-batch and rewrite-eval "
+        "choose, or by several side by side. Scores are comparable within a column only."
     )
     index_argument(info, verify, search)
     search.add_argument(
         "text", nargs="+", metavar="TEXT", help="what a user says; - reads standard input, one per line"
     )
     search.add_argument(
-        "--retriever", action="append", metavar="NAME", help="use this retriever only; may be repeated (default: all)"
+        "--retriever",
+        action="append",
+        metavar="NAME",
+        help="a retriever of the index, or auto, the recommended one; may be repeated, and all is every one (auto)",
     )
     search.add_argument("-k", type=int, default=5, metavar="K", help="number of tools (5)")
     search.add_argument(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 from pipelines.data.dataset import DataSet
 from pipelines.data.splits import Protocol
+from pipelines.index.defaults import index_folder
 from pipelines.search import ToolSearch
 from retrievers.index import Index
 from retrievers.kind import Context
@@ -70,7 +70,7 @@ class EvalContext:
     def index(self, folder: str) -> Index:
         """The index in a folder."""
         if folder not in self._indexes:
-            self._indexes[folder] = Index(Path(folder), self.context)
+            self._indexes[folder] = Index(index_folder(folder), self.context)
         return self._indexes[folder]
 
     def search(self, ref: RetrieverRef, phrasing: str = "named", split: str = "test") -> ToolSearch:

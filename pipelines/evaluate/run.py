@@ -20,6 +20,7 @@ from pipelines.evaluate.rewriter_stats import fusion_row, fusions_json, rewriter
 from pipelines.evaluate.rewritten_systems import DEV, METRIC, RewriterAnswers
 from pipelines.evaluate.significance import bootstrap_intervals
 from pipelines.evaluate.systems import SystemAnswers, SystemSettings, answer_queries
+from pipelines.index.defaults import AUTO
 from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
@@ -47,7 +48,8 @@ class EvalConfig:
     index: str | None = None
     """The index of systems that name none."""
     retriever: str | None = None
-    """With `index` and `rewriter` the block of a serve or batch config: adds the systems `raw` and `rewritten`."""
+    """With `index` and `rewriter` the block of a serve or batch config: adds the systems `raw` and `rewritten`. Not
+    set: `auto`, if there is a `rewriter` or no other system."""
     rewriter: RewriterSettings | None = None
     split: str = "test"
     protocol: Protocol = "official"
@@ -61,13 +63,11 @@ class EvalConfig:
     seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
-        if self.rewriter is not None and self.retriever is None:
-            raise BadInput("a `rewriter` needs the `retriever` that it rewrites for", "rewriter")
         for name in (*self._block_systems, *(self.grid.systems() if self.grid else ())):
             if name in self.systems:
                 raise BadInput(f"the system {name!r} is defined twice; name that of `systems` otherwise", "systems")
         if not self.all_systems:
-            raise BadInput("there are no systems to evaluate; name a `retriever`, or some in `systems` or `grid`")
+            raise BadInput("there are no systems to evaluate; name an `index`, or some in `systems` or `grid`")
         for name in (*self.all_systems, *self.rewriters):
             if not name.replace("-", "").replace("_", "").replace("+", "").isalnum():
                 raise BadInput(f"names of systems and rewriters consist of letters, digits, -, _ and +, got {name!r}")
@@ -94,10 +94,12 @@ class EvalConfig:
 
     @property
     def _block_systems(self) -> dict[str, SystemSettings]:
-        if self.retriever is None:
+        alone = self.index is not None and not self.systems and self.grid is None
+        if self.retriever is None and self.rewriter is None and not alone:
             return {}
-        rewritten = {REWRITTEN: SystemSettings(self.retriever, rewriter=REWRITTEN)} if self.rewriter else {}
-        return {RAW: SystemSettings(self.retriever), **rewritten}
+        retriever = self.retriever or AUTO
+        rewritten = {REWRITTEN: SystemSettings(retriever, rewriter=REWRITTEN)} if self.rewriter else {}
+        return {RAW: SystemSettings(retriever), **rewritten}
 
 
 def _check_rewriters(config: EvalConfig) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipelines.data.trec import read_run
 from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
 from pipelines.evaluate.rewritten_systems import DEV, RewriterAnswers, RewriterPool, RewriterUse, SystemFusion
-from pipelines.index.defaults import AUTO, best_retriever
+from pipelines.index.defaults import choose_retriever
 from pipelines.index.trained_on import refuse_trained
 from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
@@ -117,7 +117,7 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
     folder, queries = system.index or default_index, evaluation.queries
     if folder is None or system.retriever is None:
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
-    retriever = best_retriever(evaluation.index(folder)) if system.retriever == AUTO else system.retriever
+    retriever = choose_retriever(evaluation.index(folder), system.retriever)
     ref = RetrieverRef(folder, retriever)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
     split = DEV if system.choose_fusion else queries.split

@@ -29,6 +29,11 @@ def best_retriever(index: Index) -> str:
     return min(parts, key=lambda name: (_priority(index.manifest, name), list(parts).index(name)))
 
 
+def choose_retriever(index: Index, name: str) -> str:
+    """The retriever that a command uses: the one named, or the default of the index for `auto`."""
+    return best_retriever(index) if name == AUTO else name
+
+
 def _priority(manifest: Manifest, name: str) -> int:
     settings = manifest.retrievers[name].settings
     kind, learned = settings["kind"], settings.get("train") is not None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.context import make_context
-from pipelines.index.defaults import AUTO, best_retriever
+from pipelines.index.defaults import AUTO, choose_retriever
 from pipelines.system_description import retriever_label
 from retrievers.errors import BadInput
 from retrievers.index import Index
@@ -37,7 +37,7 @@ def find_rewriter(folder: Path, retriever: str, own_fusion: bool = False) -> Pat
     One that dev gives no share is left out, unless the caller sets a fusion: a model would be loaded and never asked.
     """
     index, path = Index(folder, make_context()), folder.resolve().parent / BESIDE
-    name = best_retriever(index) if retriever == AUTO else retriever
+    name = choose_retriever(index, retriever)
     if name not in index.manifest.retrievers:
         raise BadInput(f"{folder} has no retriever {name!r}; it has {', '.join(index.manifest.retrievers)}")
     label, way = retriever_label(index, name), f"to use it, set rewriter.path={path}"

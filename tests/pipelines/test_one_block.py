@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from serving import running
 
 from pipelines.cli import main as cli
 from pipelines.config import parse
+from pipelines.context import make_context
 from pipelines.data.sample_data import sample_folder
 from pipelines.data.trec import read_run
 from pipelines.rewriters import RewriterSettings
+from pipelines.search import ToolSearch
 from pipelines.serve.rewriter.engines import choose_engine
 from pipelines.serve.rewriter.settings import ExternalServers, ServedRewriter
+from retrievers.index import Index
+from retrievers.index import manifest as manifests
 
 
 @pytest.fixture
@@ -52,6 +57,46 @@ def test_one_block_gives_the_same_tools_in_all_three(block: dict[str, Any], tmp_
     served = [[tool["id"] for tool in result["tools"]] for result in results]
     assert served == batched == evaluated["rewritten"]
     assert [[tool["id"] for tool in result["tools"]] for result in raw] == evaluated["raw"] != served
+
+
+@pytest.mark.parametrize(
+    ("having", "best"),
+    [(("bm25",), "bm25"), (("bm25", "dense"), "dense"), (("bm25", "dense", "hybrid", "masstool"), "masstool")],
+)
+def test_all_commands_choose_the_same_retriever(
+    having: tuple[str, ...], best: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the key `retriever`, for indexes of BM25 alone and of more."""
+    index, text = shutil.copytree(sample_folder() / "index", tmp_path / "index"), "will I need a coat in Oslo tonight"
+    manifest, _ = manifests.read(index)
+    parts = {name: manifest.retrievers[name] for name in having}
+    segments = tuple(
+        replace(segment, arrays={name: arrays for name, arrays in segment.arrays.items() if name in having})
+        for segment in manifest.segments
+    )
+    manifests.write(index, replace(manifest, retrievers=parts, segments=segments))
+    [expected] = ToolSearch(Index(index, make_context("cpu")), best).search([text], 10, detect=False)
+
+    assert cli.index(["search", str(index), text, "-k", "10", "--json"]) == 0
+    searched = json.loads(capsys.readouterr().out)["tools"]
+    assert {name: [tool["tool_id"] for tool in tools] for name, tools in searched.items()} == {best: list(expected.ids)}
+
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"index": str(index), "detect": False}))
+    (tmp_path / "in.jsonl").write_text(json.dumps(text))
+    assert cli.batch([f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl", "--config", str(path)]) == 0
+    assert [tool["id"] for tool in json.loads((tmp_path / "out.jsonl").read_text())["tools"]] == list(expected.ids)
+
+    with running({"index": str(index)}) as server:
+        [result] = server.search(text, detect="off", k=10)["results"]
+    assert [tool["id"] for tool in result["tools"]] == list(expected.ids)
+
+    config = {"index": str(index), "output": f"{tmp_path}/run", "data": "bundled:sample", "max_queries": 3}
+    path.write_text(yaml.safe_dump(config))
+    assert cli.evaluate([str(path)]) == 0
+    facts = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert facts["retriever"]["fingerprint"] == Index(index, make_context("cpu")).retriever(best).fingerprint
+    assert list(facts["systems"]) == ["raw"]
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm", "server", "rules"])

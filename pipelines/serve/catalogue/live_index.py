@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TypeVar
 
-from pipelines.index.defaults import AUTO, best_retriever
+from pipelines.index.defaults import choose_retriever
 from pipelines.search import ToolSearch
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics
@@ -49,7 +49,7 @@ class LiveCatalogue:
     """Reads and writes one index folder. Subclasses override `_add`, `_remove`, `_reopen` and `follow`."""
 
     def __init__(self, index: Index, retriever: str, metrics: Metrics, phrasing: str) -> None:
-        self.retriever = best_retriever(index) if retriever == AUTO else retriever
+        self.retriever = choose_retriever(index, retriever)
         self._folder, self._metrics = index.folder, metrics
         self.current = Snapshot(index, self.retriever, phrasing)
         self._seen = self._stamp()

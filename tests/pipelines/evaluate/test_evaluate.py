@@ -161,7 +161,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
 
 
 def test_a_grid_of_nothing_and_a_name_twice_are_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.evaluate([str(config(place, systems={}))]) == 2
+    assert cli.evaluate([str(config(place, systems={}, index=None))]) == 2
     assert "there are no systems" in capsys.readouterr().err
     assert cli.evaluate([str(config(place, grid={"retrievers": {}, "rewriters": {}}))]) == 2
     assert "a grid needs at least one retriever" in capsys.readouterr().err
@@ -237,7 +237,7 @@ def test_a_faulty_run_file_is_refused(tmp_path: Path, text: str, words: str) -> 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"systems": {}}, "no systems"),
+        ({"systems": {}, "index": None}, "no systems"),
         ({"systems": {"a": {"retriever": "nobody"}}}, "no retriever 'nobody'; it has bm25, flat"),
         ({"systems": {"a": {}}}, "either a `retriever` of an index or a `run` file"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
