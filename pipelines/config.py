@@ -24,6 +24,7 @@ import yaml
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from pipelines.renamed_keys import RENAMED_KEYS
+from pipelines.shipped import find_config
 from retrievers.errors import BadInput
 
 Config = TypeVar("Config")
@@ -36,11 +37,16 @@ class ConfigError(BadInput):
 
 
 def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
-    """Load a config file, with `dotted.key=value` overrides on top."""
+    """Load a config file, with `dotted.key=value` overrides on top.
+
+    `configs/…` that does not exist in the current folder is read from the package.
+    """
     try:
+        path = find_config(path)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.y*ml")], n=1)
+        others = [other.name for other in find_config(path.parent).glob("*.y*ml")]
+        near = difflib.get_close_matches(path.name, others, n=1)
         hint = f"did you mean {path.parent / near[0]}?" if near else "configs/ has one folder per command"
         raise ConfigError(f"no config file {path}; {hint}") from error
     except UnicodeDecodeError as error:

@@ -39,7 +39,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "reward": ("metrics language", "base", "lists terms", "retrieval"),
     "pipelines": (
-        "renamed_keys exit_codes models legal_names report",
+        "renamed_keys exit_codes models legal_names report shipped",
         "config runs vllm_engine",
         "context database",
         "data",
@@ -181,7 +181,7 @@ def test_class_names_occur_once() -> None:
 
 def test_the_core_imports_without_heavy_libraries() -> None:
     core = "pipelines.cli.main, pipelines.config, pipelines.index.build, pipelines.search, retrievers.catalogue"
-    code = f"import sys, {core}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    code = f"import sys, toolrewrite, {core}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

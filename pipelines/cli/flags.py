@@ -38,7 +38,10 @@ class DefaultCommandParser(argparse.ArgumentParser):
             options |= {"prog": self.prog, "epilog": epilog, "formatter_class": argparse.RawDescriptionHelpFormatter}
         else:
             self._forms.append(f"  {form:30} {help}")
-        return add_command(self._commands, name, handler, help, **options)
+        parser = add_command(self._commands, name, handler, help, **options)
+        if name == self._default:
+            version_argument(parser)
+        return parser
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse after the default command's name was filled in."""
@@ -58,6 +61,22 @@ def add_command(
     parser = commands.add_parser(name, help=help, epilog=epilog, **options)
     parser.set_defaults(handler=handler)
     return parser
+
+
+class VersionAction(argparse.Action):
+    """Prints the version and exits; it is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the version."""
+        from pipelines.shipped import version
+
+        print(f"{parser.prog} {version()}")
+        parser.exit()
+
+
+def version_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--version`."""
+    parser.add_argument("--version", action=VersionAction, nargs=0, help="print the version and stop")
 
 
 def lazy(module: str, name: str) -> Handler:

@@ -16,6 +16,7 @@ from pipelines.cli.flags import (
     config_arguments,
     device_argument,
     lazy,
+    version_argument,
 )
 from pipelines.cli.index_parser import add_index_commands
 from pipelines.cli.train_parser import add_train_commands
@@ -49,6 +50,7 @@ def index_parser() -> argparse.ArgumentParser:
         "--help` explains each command.",
         epilog=EXITS,
     )
+    version_argument(parser)
     add_index_commands(parser.add_subparsers(metavar="COMMAND", required=True))
     return parser
 
@@ -60,6 +62,7 @@ def train_parser() -> argparse.ArgumentParser:
         "what a frozen retriever finds. `rewrite-train COMMAND --help` explains each command.",
         epilog=EXITS,
     )
+    version_argument(parser)
     add_train_commands(parser.add_subparsers(metavar="COMMAND", required=True))
     return parser
 
@@ -141,6 +144,7 @@ def batch_parser() -> argparse.ArgumentParser:
         "--retry-errors", action="store_true", help="process the bad rows of a finished job again, once fixed in IN"
     )
     device_argument(parser)
+    version_argument(parser)
     parser.set_defaults(handler=lazy("serve_batch", "run_batch"))
     return parser
 

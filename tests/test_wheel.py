@@ -1,0 +1,100 @@
+"""The wheel holds everything that the README uses: installed elsewhere, its commands work in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from pipelines.cli.main import PARSERS
+
+SOURCES = ("rewrite", "reward", "retrievers", "pipelines", "configs", "toolrewrite.py", "pyproject.toml")
+TEXTS = ("README.md", "LICENSE")
+PROGRAM = """
+from pathlib import Path
+import sys, toolrewrite
+assert "numpy" not in sys.modules, "importing the interface must cost nothing"
+from toolrewrite import Index, ToolSearch, best_retriever, make_context
+
+assert Path(toolrewrite.__file__).is_relative_to(sys.argv[1])
+index = Index(Path("runs/mine/index"), make_context("cpu"))
+search = ToolSearch(index, best_retriever(index))
+print(search.search(["free swimming lanes"], k=3)[0].ids)
+"""
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the sources, installed without its dependencies, which this environment has."""
+    folder = tmp_path_factory.mktemp("wheel")
+    (folder / "source").mkdir()
+    for name in (*SOURCES, *TEXTS):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        options = {"symlinks": True, "ignore": shutil.ignore_patterns("__pycache__")} if (ROOT / name).is_dir() else {}
+        copy(ROOT / name, folder / "source" / name, **options)  # type: ignore[operator]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+    offline = ["--no-deps", "--no-index"]
+    build = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source")]
+    subprocess.run(build, check=True)
+    [wheel] = folder.glob("*.whl")
+    subprocess.run([*pip, "install", *offline, "--target", str(folder / "site"), str(wheel)], check=True)
+    shutil.rmtree(folder / "source")
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def run(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a command of the wheel in an empty folder; returns its output."""
+    folder = tmp_path_factory.mktemp("empty")
+    shutil.copy(ROOT / "docs/examples/leisure-openapi.yaml", folder / "my-openapi.yaml")
+    environment = {**os.environ, "PYTHONPATH": str(site), "TOOLREWRITE_CACHE": str(folder / "cache")}
+
+    def command(name: str, *words: str) -> str:
+        program = sys.executable if name == "python" else str(site / "bin" / name)
+        done = subprocess.run([program, *words], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return command
+
+
+def test_every_config_ships(site: Path) -> None:
+    wanted = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}
+    shipped = site / "pipelines" / "configs"
+    assert {path.relative_to(shipped) for path in shipped.rglob("*.yaml")} == wanted
+    assert not shipped.is_symlink()
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_every_command_prints_its_version(run: Run, command: str) -> None:
+    assert run(command, "--version") == f"{command} 0.1.0\n"
+
+
+def test_the_readme_works_in_an_empty_folder(run: Run, site: Path) -> None:
+    assert "14 tools" in run("rewrite-index", "lint", "my-openapi.yaml")
+    words = ("--set", "catalogue=my-openapi.yaml", "--set", "retrievers={bm25: {kind: bm25}}")  # no second model start
+    assert "runs/mine/index: 14 tools" in run("rewrite-index", "build", "configs/index/tutorial.yaml", *words)
+    assert "leisure/laneAvailability" in run("rewrite-index", "search", "runs/mine/index", "free swimming lanes")
+    assert "leisure/laneAvailability" in run("python", "-c", PROGRAM, str(site))
+    assert "masstool" in run("rewrite-index", "search", "bundled:sample", "will I need a coat tonight")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rewrite-eval", "configs/eval/sample.yaml"),
+        ("rewrite-train", "targets", "configs/targets/sample.yaml"),
+        ("rewrite-batch", "in.jsonl", "out.jsonl", "--config", "configs/batch/sample.yaml"),
+        ("rewrite-serve",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_configs_are_found_in_the_package(run: Run, words: tuple[str, ...]) -> None:
+    assert "index: " in run(*words, "--dry-run")
