@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,11 @@ from retrievers.base import RemembersQueries, remembers
 from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.index import manifest as manifests
+from retrievers.index.manifest import Manifest
 from retrievers.types import Ranking
+
+MAX_LEARNED = 0.05
+"""Share of queries that every fold may have learned, as those with copies in several."""
 
 
 class HeldOutSearch:
@@ -27,9 +31,9 @@ class HeldOutSearch:
     def has_folds(self) -> bool:
         return len(self._retrievers) > 1
 
-    def learned(self, utterances: Sequence[str]) -> list[bool]:
-        """True for utterances that the weights of the whole index were trained on."""
-        return self._retrievers[0].learned(utterances)
+    def count_learned(self, utterances: Sequence[str]) -> int:
+        """Utterances that the weights of every index were trained on."""
+        return sum(map(all, zip(*(retriever.learned(utterances) for retriever in self._retrievers), strict=True)))
 
     def search(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
         """One ranking per text, each written for one utterance."""
@@ -64,13 +68,18 @@ def open_held_out(index: Index, name: str) -> HeldOutSearch | None:
 
 def refuse_learned(search: HeldOutSearch | None, utterances: Sequence[str], name: str) -> None:
     """Refuse to train a rewriter on queries that the retriever has learned, unless folds can answer them."""
-    if search is None or search.has_folds:
+    if search is None:
         return
-    count = sum(search.learned(utterances))
-    if count:
+    count = search.count_learned(utterances)
+    if count and not search.has_folds:
         raise BadInput(
             f"the retriever {name!r} was trained on {count} of these {len(utterances)} queries, so its answers to them "
             "are too good to train a rewriter with; build the index with `train.folds: 3`, whose folds answer them"
+        )
+    if count > MAX_LEARNED * len(utterances):
+        raise BadInput(
+            f"every fold of the retriever {name!r} has learned {count} of these {len(utterances)} queries, so no "
+            "rewriter can be trained with its answers to them; build the index again from this data set"
         )
 
 
@@ -79,18 +88,29 @@ def fold_folder(index: Path, fold: int) -> Path:
     return index.absolute().with_name(f"{index.absolute().name}.folds") / str(fold)
 
 
+def count_folds(manifest: Manifest, names: Iterable[str]) -> int:
+    """Folds that these retrievers of an index were built with."""
+    training = [manifest.retrievers[name].settings.get("train") or {} for name in names]
+    return max((int(own.get("folds") or 0) for own in training), default=0)
+
+
 def open_folds(index: Index, retriever: str) -> list[Index]:
     """Opened indexes of the folds of a retriever; none if it was built without."""
     part = index.manifest.retrievers[retriever]
     names = [retriever, *part.settings.get("of", ())]
-    settings = [index.manifest.retrievers[name].settings for name in names]
-    count = max((int((own.get("train") or {}).get("folds") or 0) for own in settings), default=0)
+    settings, count = [index.manifest.retrievers[name].settings for name in names], count_folds(index.manifest, names)
     opened = []
     for fold in range(count):
         folder = fold_folder(index.folder, fold)
         if not (folder / manifests.NAME).exists():
             raise BadInput(f"{folder} is missing: {index.name} was built with {count} folds; build it again")
         opened.append(Index(folder, index.context))
+        missing = [name for name in names if name not in opened[-1].manifest.retrievers]
+        if missing:
+            raise BadInput(
+                f"{retriever!r} of {index.name} cannot be held out: {missing[0]!r} is trained, and has no folds; "
+                "leave it out, or train the rewriter in front of another retriever"
+            )
         theirs = [opened[-1].manifest.retrievers[name].settings for name in names]
         if [_without_fold(own) for own in theirs] != [_without_fold(own) for own in settings]:
             raise BadInput(f"{folder} was built with other settings than {index.name}; build it again")

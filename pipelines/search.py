@@ -109,7 +109,7 @@ class ToolSearch:
 
     def _explain(self, utterances: Sequence[str], k: int) -> list[ToolSearchResult]:
         if self._rewriter is None:
-            raw = self._retriever.search(utterances, k)
+            raw = self.retrieve(utterances, k) if self.held_out else self._retriever.search(utterances, k)
             return [
                 ToolSearchResult(self._names.promote(utterance, ranking, k), ranking)
                 for utterance, ranking in zip(utterances, raw, strict=True)

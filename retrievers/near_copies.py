@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from retrievers.text import tokens
 
-MIN_WORDS = 0.75
+MIN_WORD_OVERLAP = 0.75
 """Share of common words from which on two queries are copies."""
-MIN_TRIGRAMS = 0.75
+MIN_TRIGRAM_OVERLAP = 0.75
 """Share of common runs of three letters, for typing errors."""
-LONGEST = 2_000
+MAX_CHARACTERS = 2_000
 """Characters that are compared."""
 
 
@@ -32,13 +32,15 @@ class NearCopies:
         """True if the query in this row is a near copy of the one with these features."""
         if row not in self._known:
             self._known[row] = copy_features(self._queries[row])
-        mine = self._known[row]
-        return _overlap(mine[0], features[0]) >= MIN_WORDS or _overlap(mine[1], features[1]) >= MIN_TRIGRAMS
+        words, trigrams = self._known[row]
+        return (
+            _overlap(words, features[0]) >= MIN_WORD_OVERLAP or _overlap(trigrams, features[1]) >= MIN_TRIGRAM_OVERLAP
+        )
 
 
 def copy_features(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Words and runs of three letters of a text."""
-    text = text[:LONGEST]
+    text = text[:MAX_CHARACTERS]
     letters = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
     return frozenset(tokens(text)), frozenset(letters[i : i + 3] for i in range(max(1, len(letters) - 2)))
 

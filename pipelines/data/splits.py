@@ -2,7 +2,7 @@
 
 official        as published (dev cut from train where it is missing)
 unseen-tools    three groups of tools; train, dev and test queries need tools of their own group only
-late-tools      some tools come after training; dev and test queries need one of them, and others beside it
+late-tools      some tools come after training; each dev and test query needs at least one of them
 """
 
 from __future__ import annotations

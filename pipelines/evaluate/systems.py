@@ -120,9 +120,15 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
     retriever = choose_retriever(evaluation.index(folder), system.retriever)
     ref = RetrieverRef(folder, retriever)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
-    split = DEV if system.choose_fusion else queries.split
+    uses_dev = system.choose_fusion or queries.split == DEV
     refuse_trained(
-        f"the system {name!r}", evaluation.index(folder), retriever, queries.data.name, queries.protocol, split
+        f"the system {name!r}",
+        evaluation.index(folder),
+        retriever,
+        queries.data.name,
+        queries.protocol,
+        uses_dev,
+        queries.split == "train",
     )
     return ref
 

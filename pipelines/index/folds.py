@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.held_out import fold_folder
+from pipelines.held_out import count_folds, fold_folder
 from pipelines.index.training_data import training_data
-from retrievers.index import build
+from retrievers.dense.encoder import fingerprint
+from retrievers.index import Index, build, build_like
 from retrievers.index import manifest as manifests
+from retrievers.index.writer import refuse_foreign
 from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.registry import RetrieverSettings
@@ -34,10 +36,15 @@ def build_folds(
 ) -> None:
     """Build the index of every fold; one that was built from the same data is kept."""
     count = max((learns.folds for learns in map(_folded, retrievers.values()) if learns), default=0)
+    if count:
+        refuse_foreign(index)  # before hours of training
     for fold in range(count):
         folder, own = fold_folder(index, fold), _fold_retrievers(retrievers, fold)
         training = training_data(own, text)
-        inputs = hashlib.sha256(repr((own, list(tools), text, training)).encode()).hexdigest()
+        weights = [
+            fingerprint(context.find_model(kept.model)) for kept in own.values() if isinstance(kept, MassToolSettings)
+        ]
+        inputs = hashlib.sha256(repr((own, weights, list(tools), text, training)).encode()).hexdigest()
         noted = folder.with_suffix(".inputs")
         if (folder / manifests.NAME).exists() and noted.exists() and noted.read_text() == inputs:
             log.info("fold %d of %d is built: %s", fold + 1, count, folder)
@@ -46,6 +53,20 @@ def build_folds(
         noted.unlink(missing_ok=True)
         build(folder, tools, own, context, text, wait, training)
         noted.write_text(inputs)  # after the index, so that a stopped build is not taken for a whole one
+
+
+def copy_folds(source: Path, target: Path, context: Context) -> None:
+    """Give an index the folds of another one, which has the same trained retrievers, for its own tools.
+
+    Nothing is trained. A fold that is missing stays missing: `open_folds` says so when it is needed.
+    """
+    index = Index(target, context)
+    for fold in range(count_folds(index.manifest, index.names)):
+        trained = fold_folder(source, fold)
+        if not (trained / manifests.NAME).exists():
+            continue
+        manifest, _ = manifests.read(trained)
+        build_like(fold_folder(target, fold), list(index.tools.values()), manifest, trained, context)
 
 
 def _fold_retrievers(retrievers: Mapping[str, RetrieverSettings], fold: int) -> dict[str, RetrieverSettings]:

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from pipelines.index.folds import copy_folds
 from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import RenewConfig, RetrainIndex
 from retrievers.errors import BadInput
@@ -89,6 +90,7 @@ def _replace_retrievers(config: RenewConfig, new: Path, old: Path, context: Cont
             f"comparison no longer holds: remove {new.parent}, and start another round"
         )
     build_like(live, None, wanted, new, context, WAIT)
+    copy_folds(new, live, context)
 
 
 def _retrievers(manifest: Manifest) -> dict[str, object]:

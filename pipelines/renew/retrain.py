@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.index.build import IndexConfig, build_index
+from pipelines.index.folds import copy_folds
 from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import COLLECTED, RenewConfig, RetrainIndex, RetrainRewriter
 from pipelines.runs import as_json, write_files
@@ -67,6 +68,7 @@ def _train_rewriter(config: RenewConfig, settings: RetrainRewriter, folder: Path
 
     targets = folder / "targets"
     if not (targets / "targets.json").exists():
+        copy_folds(Path(config.live.index), folder / LIVE, context)
         made = make_targets(
             TargetsConfig(
                 output=str(targets),

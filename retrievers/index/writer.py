@@ -64,7 +64,7 @@ def build(
     wrong = [field for field in text if field not in FIELDS]
     if wrong or not text:
         raise BadInput(f"text is made of {', '.join(FIELDS)}, not {', '.join(wrong) or 'nothing'}")
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     tools = [as_stored(tool) for tool in tools]
     models = _trained_models(folder, {name: retrievers[name] for name in training or {}}) if resume else {}
     kinds = {name: make_kind(settings, context, models.get(name)) for name, settings in retrievers.items()}
@@ -99,7 +99,7 @@ def build_like(
     """
     if tools is not None:
         check_tools(tools)
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
     else:
         manifests.read(folder)  # before the lock, which would create the folder
     with writer_lock(folder, wait), _clean_up_on_failure(folder):
@@ -212,7 +212,7 @@ def as_stored(tool: Tool) -> Tool:
     return tool_lines.decode(tool_lines.encode([tool]))
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
     """Refuse a folder with other files, so that no writer touches them."""
     if not folder.is_dir() or _manifest_or_none(folder) is not None:
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,17 +56,18 @@ class Artifacts:
     """Content of training.json"""
     pool_graph: np.ndarray | None = None
     """HNSW graph over `pool_keys`, where they are many"""
-    dev_queries: frozenset[str] | None = frozenset()
-    """Queries of the pool that are from dev; None: an earlier version did not note them"""
+    from_dev: tuple[bool, ...] | None = ()
+    """Which queries of the pool are from dev; None: an earlier version did not note it"""
 
-    def known_dev_queries(self) -> frozenset[str]:
-        """Queries of the pool that are from dev; refuses an index that does not note them."""
-        if self.dev_queries is None:
+    def split_pool(self) -> tuple[list[str], list[str]]:
+        """Queries of the pool from train and from dev; refuses an index that does not note it."""
+        if self.from_dev is None:
             raise BadInput(
                 "this MassTool index does not note which of its queries are from dev, so that no rewriter can be "
                 "trained or evaluated on dev with it; run `rewrite-index build` again"
             )
-        return self.dev_queries
+        rows = list(zip(self.pairs, self.from_dev, strict=True))
+        return [query for (query, _), dev in rows if not dev], [query for (query, _), dev in rows if dev]
 
     @property
     def threshold(self) -> float | None:
@@ -105,7 +106,7 @@ def untrained(settings: MassToolSettings, dimensions: int) -> Artifacts:
 
 def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
     """Write all files; `training.json` last."""
-    (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs, artifacts.known_dev_queries()))
+    (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs, artifacts.from_dev))
     (folder / "trained_tools.json").write_text(json.dumps(artifacts.rows))
     tools = {name: getattr(artifacts, name) for name in ("trained_texts", "shifts", "signal_shifts")}
     pool = {"keys": artifacts.pool_keys}
@@ -139,7 +140,7 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
                 heads.requires_grad_(False),
                 rows=json.loads((folder / "trained_tools.json").read_text()),
                 pairs=decode_pairs(pairs_file := (folder / "pool.jsonl").read_bytes()),
-                dev_queries=decode_dev_queries(pairs_file),
+                from_dev=decode_split(pairs_file),
                 training=json.loads((folder / "training.json").read_text()),
                 pool_keys=pool["keys"],
                 pool_graph=pool["graph"].numpy() if "graph" in pool else None,
@@ -149,11 +150,11 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
         raise IndexBroken(f"{folder} is damaged ({type(error).__name__}); run `rewrite-index build` again") from error
 
 
-def encode_pairs(pairs: Sequence[Pair], dev_queries: Collection[str] | None = None) -> bytes:
-    """Pairs as JSON lines, with the split of each where dev queries are given."""
+def encode_pairs(pairs: Sequence[Pair], from_dev: Sequence[bool] | None = None) -> bytes:
+    """Pairs as JSON lines, with the split of each where it is given."""
     rows: list[dict[str, Any]] = [{"query": query, "tools": list(tools)} for query, tools in pairs]
-    if dev_queries is not None:
-        rows = [row | {"split": "dev" if row["query"] in dev_queries else "train"} for row in rows]
+    if from_dev is not None:
+        rows = [row | {"split": "dev" if dev else "train"} for row, dev in zip(rows, from_dev, strict=True)]
     lines = (json.dumps(row, ensure_ascii=False) for row in rows)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
@@ -164,9 +165,9 @@ def decode_pairs(data: bytes) -> list[Pair]:
     return [(row["query"], tuple(row["tools"])) for row in rows]
 
 
-def decode_dev_queries(data: bytes) -> frozenset[str] | None:
-    """Queries that are from dev; None if the lines name no split."""
+def decode_split(data: bytes) -> tuple[bool, ...] | None:
+    """True for each query that is from dev; None if the lines name no split."""
     rows = [json.loads(line) for line in data.split(b"\n") if line]
     if any("split" not in row for row in rows):
         return None
-    return frozenset(row["query"] for row in rows if row["split"] == "dev")
+    return tuple(row["split"] == "dev" for row in rows)

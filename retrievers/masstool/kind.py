@@ -85,7 +85,7 @@ class MassToolKind:
         confirmed_queries = {query for query, _ in pairs}
 
         def make_pool(without_dev: bool) -> Pool:
-            replaced = confirmed_queries | artifacts.known_dev_queries() if without_dev else confirmed_queries
+            replaced = confirmed_queries.union(artifacts.split_pool()[1] if without_dev else ())
             pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, replaced)
             if artifacts.pool_graph is not None:
                 pool.use_graph(artifacts.pool_graph)

@@ -56,19 +56,26 @@ class Pool:
 
     def nearest_but_copies(self, queries: np.ndarray, count: int, utterances: Sequence[str]) -> Neighbours:
         """Nearest live queries that are no near copies of the utterances, one per query."""
-        features, searched, size = list(map(copy_features, utterances)), count + SPARE, int(self.live.sum())
-        while True:
-            near = self.nearest(queries, searched)
-            rows, kept = near.rows.numpy(), near.valid.numpy().copy()
-            for query, own in enumerate(features):
-                for column in np.flatnonzero(kept[query]):
-                    kept[query, column] = not self._copies.is_copy(int(rows[query, column]), own)
-            if searched >= size or (kept.sum(axis=1) >= count).all():
-                break
-            searched = min(size, 4 * searched)
-        order = torch.from_numpy(np.argsort(~kept, axis=1, kind="stable")[:, :count])
-        valid = torch.from_numpy(kept).gather(1, order)
-        return Neighbours(near.rows.gather(1, order), near.cosines.gather(1, order) * valid, valid)
+        features, size = list(map(copy_features, utterances)), int(self.live.sum())
+        shape = (len(queries), min(count, max(1, size)))
+        rows, cosines, valid = np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, bool)
+        open_rows, searched = np.arange(len(queries)), count + SPARE
+        while len(open_rows):  # those with many copies are searched again, deeper
+            near = self.nearest(queries[open_rows], searched)
+            unfinished = []
+            for number, query in enumerate(open_rows):
+                columns = [
+                    column
+                    for column, row in enumerate(near.rows[number].tolist())
+                    if near.valid[number, column] and not self._copies.is_copy(row, features[query])
+                ][:count]
+                if len(columns) < count and searched < size:
+                    unfinished.append(query)
+                part = slice(0, len(columns))
+                rows[query, part], valid[query, part] = near.rows[number, columns], True
+                cosines[query, part] = near.cosines[number, columns]
+            open_rows, searched = np.array(unfinished, np.int64), 4 * searched
+        return Neighbours(torch.from_numpy(rows), torch.from_numpy(cosines), torch.from_numpy(valid))
 
     def nearest(self, queries: np.ndarray, count: int) -> Neighbours:
         """Nearest live queries of the pool."""

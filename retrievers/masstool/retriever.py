@@ -84,8 +84,7 @@ class MassTool:
 
     @cached_property
     def _learned(self) -> frozenset[frozenset[str]]:
-        dev = self._artifacts.known_dev_queries()
-        return frozenset(frozenset(tokens(query)) for query, _ in self._artifacts.pairs if query not in dev)
+        return frozenset(frozenset(tokens(query)) for query in self._artifacts.split_pool()[0])
 
     @cached_property
     def _held_out_pool(self) -> Pool:

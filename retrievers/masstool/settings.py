@@ -117,7 +117,8 @@ class MassToolTraining:
     """Weight on dev of tools that no training query needs. None: their share of the catalogue."""
     folds: Annotated[int, Ge(0)] = 0
     """Further indexes in `INDEX.folds`, each trained without one part of the training queries: a rewriter learns from
-    answers to queries that the retriever has not learned. 0: none, and no rewriter can be trained in front of it."""
+    answers to queries that the retriever has not learned. 0: none, and no rewriter can be trained in front of it. An
+    encoder that `model` names is the same in all folds: tune it by `encoder`."""
     fold_by: Literal["queries", "tools"] = "queries"
     """Parts of the training queries, or all queries of a part of the tools: for rewriters that will meet new tools."""
     left_out_fold: Annotated[int, Ge(0)] | None = None

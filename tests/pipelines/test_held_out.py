@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,13 +22,17 @@ from pipelines.data.dataset import DataSet, load_dataset
 from pipelines.data.dataset_writer import write_dataset
 from pipelines.data.folds import without_fold
 from pipelines.data.sample_data import sample_folder
-from pipelines.held_out import fold_folder
+from pipelines.held_out import HeldOutSearch, fold_folder, refuse_learned
+from pipelines.index.folds import copy_folds
+from pipelines.index.trained_on import refuse_trained
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
-from retrievers.index import Index, build, confirm
+from retrievers.index import Index, build, confirm, remove
+from retrievers.masstool.artifacts import decode_pairs, decode_split, encode_pairs, untrained
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.near_copies import NearCopies, copy_features
 from retrievers.settings import BM25Settings, HybridSettings
+from retrievers.types import Ranking
 from reward.metrics import judge, measure
 from rewrite.types import Rewrite
 
@@ -85,6 +92,12 @@ def test_training_queries_are_answered_by_the_fold_that_did_not_learn_them(tmp_p
     before = manifest.stat().st_mtime_ns
     assert cli.index(command) == 0
     assert manifest.stat().st_mtime_ns == before  # the same data: kept
+    remove(index.folder, [data.tools[0].id], index.context)
+    with pytest.raises(BadInput, match="has other tools"):
+        ToolSearch(Index(index.folder, index.context), "masstool", held_out=True)
+    copy_folds(index.folder, index.folder, index.context)  # as `rewrite-train renew` does
+    again = ToolSearch(Index(index.folder, index.context), "masstool", held_out=True)
+    assert data.tools[0].id not in again.retrieve(texts[:1], 100)[0].ids
     manifest.unlink()
     with pytest.raises(BadInput, match="built with 2 folds; build it again"):
         ToolSearch(Index(tmp_path / "index", make_context("cpu")), "masstool", held_out=True)
@@ -98,6 +111,58 @@ def test_a_retriever_without_folds_cannot_train_a_rewriter(tmp_path: Path, capsy
     assert "was trained on" in error
     assert "train.folds: 3" in error
     assert not (tmp_path / "t").exists()
+
+
+class Learner:
+    """A retriever that has learned some queries, and answers with its name."""
+
+    remembers_queries = True
+
+    def __init__(self, name: str, *queries: str) -> None:
+        self.name, self.queries = name, queries
+
+    def learned(self, utterances: Sequence[str]) -> list[bool]:
+        return [utterance in self.queries for utterance in utterances]
+
+    def search_held_out(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
+        return [Ranking((self.name,), (1.0,))] * len(texts)
+
+
+def test_each_utterance_goes_to_the_first_index_that_did_not_learn_it() -> None:
+    search = HeldOutSearch(Learner("whole", "a", "b", "c"), [Learner("one", "b", "c"), Learner("two", "a", "c")])
+    texts, owners = ["x", "x", "x", "a"], ["a", "b", "new", "new"]
+    assert [ranking.ids for ranking in search.search(texts, 1, owners)] == [("one",), ("two",), ("whole",), ("whole",)]
+    with pytest.raises(BadInput, match="every fold of the retriever 'masstool' has learned 1 of these 3 queries"):
+        refuse_learned(search, ["a", "b", "c"], "masstool")
+    refuse_learned(search, ["a", "b"], "masstool")
+
+
+def test_dev_queries_are_noted_by_row_and_not_by_their_text() -> None:
+    pairs = [("rain tomorrow", ("weather",)), ("rain tomorrow", ("weather",)), ("a table", ("restaurant",))]
+    lines = encode_pairs(pairs, [False, True, False])
+    assert decode_pairs(lines) == pairs
+    assert decode_split(lines) == (False, True, False)
+    assert decode_split(encode_pairs(pairs)) is None
+    artifacts = replace(untrained(MassToolSettings(), 8), pairs=pairs, from_dev=(False, True, False))
+    assert artifacts.split_pool() == (["rain tomorrow", "a table"], ["rain tomorrow"])
+    with pytest.raises(BadInput, match="does not note which"):
+        replace(artifacts, from_dev=None).split_pool()
+
+
+@pytest.mark.parametrize(
+    "change", [{"split": "dev"}, {"split": "train"}, {"choose": True}, {"choose": True, "split": "train"}]
+)
+def test_an_index_of_another_protocol_cannot_be_measured_on_dev(change: dict[str, Any]) -> None:
+    manifest = Index(SHIPPED, make_context("cpu")).manifest
+    part = manifest.retrievers["masstool"]
+    other = {**part.settings, "train": {**part.settings["train"], "protocol": "late-tools"}}
+    index = cast(
+        Index, SimpleNamespace(manifest=SimpleNamespace(retrievers={"masstool": replace(part, settings=other)}))
+    )
+    uses_dev = bool(change.get("choose")) or change.get("split") == "dev"
+    with pytest.raises(BadInput, match="was trained on"):
+        refuse_trained("it", index, "masstool", "sample", "official", uses_dev, change.get("split") == "train")
+    refuse_trained("it", index, "masstool", "sample", "official", False)
 
 
 @pytest.mark.parametrize("name", ["masstool", "hybrid"])

@@ -61,7 +61,7 @@ def make_targets(config: TargetsConfig, context: Context) -> Targets:
     if not data.gold.get("train"):
         raise BadInput(f"the data set {data.name} has no training queries with gold tools to make targets from")
     index = Index(Path(config.index), context)
-    refuse_trained(f"the retriever {config.retriever!r}", index, config.retriever, data.name, config.protocol)
+    refuse_trained(f"the retriever {config.retriever!r}", index, config.retriever, data.name, config.protocol, True)
     search = ToolSearch(index, config.retriever, held_out=True)
     search.check_tools(tool.id for tool in data.tools)
     queries = choose_queries(data.gold["train"], config)

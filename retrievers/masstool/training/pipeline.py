@@ -94,5 +94,5 @@ def make_artifacts(heads: Heads, data: TrainingSet, tensors: TrainingTensors, fa
         graph = ann.build(keys.numpy())
     rows = {text_hash(data.documents[row]): index for index, row in enumerate(trained)}
     shifts, signal_shifts = tools.unnormalized[trained] - texts, tools.signals[trained] - texts
-    dev = frozenset(data.dev.queries if heads.pool_includes_dev else ())
-    return Artifacts(heads, texts, shifts, signal_shifts, rows, keys, pairs, facts, graph, dev)
+    from_dev = tuple(index >= len(data.train) for index in range(len(pairs)))
+    return Artifacts(heads, texts, shifts, signal_shifts, rows, keys, pairs, facts, graph, from_dev)
