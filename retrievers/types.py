@@ -32,7 +32,7 @@ class Tool:
     schema: str = ""
     """The arguments' JSON Schema as the source gave it; "" for none."""
     call: str = ""
-    """How it is called (method, server, path, places of the arguments, security) as JSON; "": unknown. Not indexed."""
+    """Method, server, path, places of the arguments and security as JSON; "": unknown. Not indexed."""
 
 
 class Hit(NamedTuple):

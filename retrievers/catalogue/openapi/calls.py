@@ -1,4 +1,4 @@
-"""How an operation is called, as one line of JSON; retrieval does not use it.
+"""The call of an operation, as one line of JSON; retrieval does not use it.
 
     {"method": "PUT", "server": "https://pets.example/v2", "path": "/pets/{id}", "version": "2.1",
      "parameters": [{"name": "id", "in": "path"}, {"name": "tag", "in": "body"}],
@@ -29,7 +29,7 @@ def call_of(
     endpoint: tuple[str, str],
     placed: Mapping[str, object],
 ) -> str:
-    """How the operation is called. Parts that are wrong are left out: the tool can be found without them."""
+    """The call of the operation. Parts that are wrong are left out: the tool can be found without them."""
     method, path = endpoint
     info = document.get("info")
     facts: dict[str, object] = {
