@@ -31,6 +31,8 @@ class Tool:
     provider: str = ""
     schema: str = ""
     """The arguments' JSON Schema as the source gave it; "" for none."""
+    call: str = ""
+    """Method, server, path, places of the arguments and security as JSON; "": unknown. Not indexed."""
 
 
 class Hit(NamedTuple):

@@ -14,6 +14,8 @@ Status = Literal["rewritten", "none", "unparseable", "too-long"]
 
 Outcome = Literal["rewritten", "echo", "none", "unparseable", "too-long"]
 """A status that tells a rewrite from an echo, whose lines only repeat the utterance."""
+NOT_ASKED = "not-asked-"
+"""Begins the status of a row about which the rewriter was not asked: not-asked-card, -detector or -confident."""
 
 
 @dataclass(frozen=True, slots=True)

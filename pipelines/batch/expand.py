@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pipelines.batch.answer_cache import CachedAnswer
-from pipelines.batch.journal import BAD, GOOD, NOT_ASKED, RowCounts
+from pipelines.batch.journal import BAD, GOOD, RowCounts
 from pipelines.batch.plan import LoadedParts
 from pipelines.batch.rows import BadRow, InputRow, RowReader
 from pipelines.batch.sources import Chunk
@@ -23,7 +23,7 @@ from pipelines.search import DEPTH
 from retrievers.types import Ranking
 from rewrite.backends.streams import Stream, open_stream
 from rewrite.rewriter import Rewriter, fit_prompts, halve_candidates
-from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest
+from rewrite.types import NOT_ASKED, Answer, Prompt, Rewrite, RewriteRequest
 from rewrite.votes import merge_answers
 
 MAX_OPEN_CHUNKS = 8

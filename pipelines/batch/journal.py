@@ -26,8 +26,6 @@ from retrievers.files import sync_folder
 SHARD_BYTES = 2**26
 """Size at which a new shard is started."""
 GOOD, BAD, SEAL = b"+", b"-", b"="
-NOT_ASKED = "not-asked-"
-"""Begins the status of a row about which the rewriter was not asked: not-asked-card, -detector or -confident."""
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 
 from tqdm import tqdm
 
-from pipelines.batch.journal import BAD, NOT_ASKED, RowCounts
+from pipelines.batch.journal import BAD, RowCounts
 from retrievers.errors import BadInput
+from rewrite.types import NOT_ASKED
 
 MIN_ROWS = 100
 """Rows from which on the share of bad ones is checked."""

@@ -13,10 +13,12 @@ from pathlib import Path
 from pipelines import config as configs
 from pipelines.context import make_context
 from pipelines.index.build import IndexConfig, build_index, read_tools
+from pipelines.index.takeover import refuse_takeover
 from pipelines.index.training_summary import training_lines
 from pipelines.serve.catalogue.feedback import read_feedback
 from retrievers.errors import BadInput
-from retrievers.index import Change, add, confirm, remove
+from retrievers.index import Change, Index, add, confirm, remove
+from retrievers.index.writer import as_stored
 
 
 def run_build(arguments: argparse.Namespace) -> int:
@@ -35,8 +37,17 @@ def run_build(arguments: argparse.Namespace) -> int:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    tools = read_tools(tuple(arguments.catalogue), arguments.format)
+    sources = tuple(arguments.catalogue)
+    tools = read_tools(
+        sources, arguments.format, dict.fromkeys(sources, arguments.provider) if arguments.provider else {}
+    )
     context = make_context(arguments.device, sys.stderr.isatty())
+    known = Index(arguments.index, context).tools
+    if not arguments.replace:
+        refuse_takeover(arguments.index, known, tools)
+    replaced = [tool.id for tool in tools if tool.id in known and known[tool.id] != as_stored(tool)]
+    if replaced:
+        print(f"replaced: {', '.join(replaced[:5])}{', …' * (len(replaced) > 5)}", file=sys.stderr)
     return _print_change(arguments.index, add(arguments.index, tools, context, arguments.wait))
 
 

@@ -62,11 +62,11 @@ def run_verify(arguments: argparse.Namespace) -> int:
 def run_lint(arguments: argparse.Namespace) -> int:
     from retrievers.lint import lint, summary
 
-    folder = Path(arguments.source)
-    if (folder / manifests.NAME).exists():
+    folder = Path(arguments.source[0])
+    if len(arguments.source) == 1 and (folder / manifests.NAME).exists():
         tools = list(Index(folder, make_context()).tools.values())
     else:
-        tools = read_tools((arguments.source,), arguments.format)
+        tools = read_tools(tuple(arguments.source), arguments.format)
     findings = lint(tools)
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], ensure_ascii=False, indent=1))

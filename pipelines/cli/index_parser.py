@@ -44,11 +44,16 @@ def _add_writers(commands: Subparsers) -> None:
     )
     add = add_command(commands, "add", lazy("index_change", "run_add"), "add or update tools without rebuilding")
     add.description = (
-        "Add tools, and replace those with the same id and other content. A running server loads them by itself."
+        "Add tools, and replace those with the same id and other content. A running server loads them by itself. Files "
+        "that are no catalogue are reported and skipped."
     )
     index_argument(add)
-    add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files or folders with the tools to add")
+    add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files, folders or globs of the tools to add")
     add.add_argument("--format", help=FORMAT)
+    add.add_argument("--provider", metavar="NAME", help="provider of all these tools, which starts their ids")
+    add.add_argument(
+        "--replace", action="store_true", help="also replace tools of an API by other operations that have their ids"
+    )
     _add_mcp(commands)
     remove = add_command(commands, "remove", lazy("index_change", "run_remove"), "remove tools")
     remove.description = "Remove tools. If one of the ids is unknown, nothing is removed."
@@ -103,7 +108,12 @@ def _add_readers(commands: Subparsers) -> None:
         "Look for tools that no query will find, or that will be found instead of others: thin descriptions, "
         "duplicates, unreadable names, hidden text. Findings do not change the exit code."
     )
-    lint.add_argument("source", metavar="INDEX|CATALOGUE", help="folder of an index, or a catalogue file or folder")
+    lint.add_argument(
+        "source",
+        nargs="+",
+        metavar="INDEX|CATALOGUE",
+        help="folder of an index, or files, folders or globs of catalogues",
+    )
     lint.add_argument("--format", help=FORMAT)
     lint.add_argument("--limit", type=int, default=5, metavar="N", help="findings shown per check (5); 0: all")
     search = add_command(commands, "search", lazy("index_inspect", "run_search"), "search an index")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import glob
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.data.sample_data import SAMPLE, sample_folder
 from pipelines.index.folds import build_folds
 from pipelines.index.training_data import training_data
-from retrievers.catalogue import FORMATS, read_catalogue
+from retrievers.catalogue import FORMATS
+from retrievers.catalogue.collection import read_catalogues
 from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
@@ -26,13 +29,15 @@ class IndexConfig:
     index: str
     """Folder to write."""
     catalogue: tuple[str, ...]
-    """Files or folders, of any format the readers know, or `bundled:sample`."""
+    """Files, folders or globs, of any format the readers know, or `bundled:sample`."""
     retrievers: dict[str, RetrieverSettings]
     """name -> kind and settings"""
     format: str | None = None
     """Format of the catalogues; None: recognised by their content."""
     text: tuple[str, ...] = field(default=FIELDS)
     """Parts of a tool that are indexed."""
+    providers: dict[str, str] = field(default_factory=dict)
+    """Entry of `catalogue`, or file in it -> provider of its tools, in place of the one that it names."""
 
     def __post_init__(self) -> None:
         if not self.catalogue:
@@ -45,22 +50,19 @@ class IndexConfig:
         check_names(self.retrievers)
 
 
-def read_tools(sources: tuple[str, ...], format: str | None = None) -> list[Tool]:
-    """All tools of several catalogues."""
-    tools: list[Tool] = []
+def read_tools(
+    sources: tuple[str, ...], format: str | None = None, providers: Mapping[str, str] | None = None
+) -> list[Tool]:
+    """All tools of several catalogues; what is skipped or renamed is reported on standard error."""
     for source in sources:
-        if source.startswith("data/") and not Path(source).exists():
+        if source.startswith("data/") and not glob.has_magic(source) and not Path(source).exists():
             raise BadInput(f"{source} does not exist; docs/data.md says where the public data sets come from")
-        tools.extend(read_catalogue(sample_folder() if source == SAMPLE else Path(source), format))
-    seen: dict[str, Tool] = {}
-    for tool in tools:
-        if tool.id in seen:
-            raise BadInput(
-                f"the tool id {tool.id!r} is in more than one of {', '.join(sources)}; ids must be unique: "
-                "leave one out, or give MCP servers names (`rewrite-index mcp --name`)"
-            )
-        seen[tool.id] = tool
-    return tools
+    paths = [str(sample_folder()) if source == SAMPLE else source for source in sources]
+    return read_catalogues(paths, format, providers, _report)
+
+
+def _report(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
 
 
 def build_index(
@@ -71,7 +73,7 @@ def build_index(
     tools: Sequence[Tool] | None = None,
 ) -> Change:
     """Read the catalogues, unless `tools` are given, train, and build."""
-    tools = read_tools(config.catalogue, config.format) if tools is None else tools
+    tools = read_tools(config.catalogue, config.format, config.providers) if tools is None else tools
     build_folds(Path(config.index), tools, config.retrievers, context, config.text, wait)
     training = training_data(config.retrievers, config.text)
     return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training, resume)

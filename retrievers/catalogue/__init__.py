@@ -1,20 +1,21 @@
 """Readers of tool catalogues in several formats.
 
     beir        a data set folder, or its corpus.jsonl: {_id, title, text, metadata}
-    openapi     an OpenAPI 3.x document, JSON or YAML
+    openapi     an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, and the files beside it that its $refs name
     mcp         the answer of an MCP server to tools/list
     functions   OpenAI or Anthropic function definitions, JSON or JSONL
     toolbench   ToolBench's tool JSON, one file or a folder category/tool.json
     csv         a table with a header: name, and any of id, description, category, provider, parameters
 
 Every reader ensures that ids are unique and texts are tidy UTF-8; a defect of the file is a `BadInput` that names the
-location and the way out.
+location and the way out. `collection.py` reads several catalogues as one.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -35,20 +36,34 @@ FORMATS = {
 }
 """A reader takes a `CatalogueSource` and yields (location, tool); adding a format is one file and one line here."""
 
+_NAMING = ("openapi", "mcp")  # their ids start with the provider already
 Reader = Callable[[CatalogueSource], Iterator[tuple[str, Tool]]]
 
 
-def read_catalogue(path: Path, format: str | None = None) -> list[Tool]:
-    """The tools of a file or folder, in its order. Without `format` the content decides (detect.py)."""
-    source = CatalogueSource.at(path)
+def read_catalogue(path: Path, format: str | None = None, provider: str = "") -> list[Tool]:
+    """The tools of a file or folder, in its order. Without `format` the content decides (detect.py).
+
+    `provider` replaces the provider that the file names, and starts the ids.
+    """
+    return read_source(CatalogueSource.at(path, provider), format)
+
+
+def read_source(source: CatalogueSource, format: str | None = None) -> list[Tool]:
+    """The tools of a source, which may say where wrong entries are reported."""
     try:
         name = format if format is not None else detect_format(source)
         if name not in FORMATS:
             raise BadInput(_unknown_format(source, format))
-        return _collect(source, _reader(name)(source))
+        entries = _reader(name)(source)
+        return _collect(source, entries if name in _NAMING else _with_provider(entries, source.provider))
     except RecursionError:
         # Only nesting makes a reader recurse; the limit depends on the caller's stack.
         raise BadInput(f"{source.path} nests its values too deeply to be a catalogue; flatten it") from None
+
+
+def _with_provider(entries: Iterable[tuple[str, Tool]], provider: str) -> Iterator[tuple[str, Tool]]:
+    for location, tool in entries:
+        yield location, replace(tool, id=f"{provider}/{tool.id}", provider=provider) if provider else tool
 
 
 def _reader(name: str) -> Reader:
@@ -63,8 +78,8 @@ def _unknown_format(source: CatalogueSource, format: str | None) -> str:
         return f"the path of the catalogue is blank, or the current folder; give a file or folder ({known})"
     if format is None and source.is_folder:
         return (
-            f"{source.path} is a folder, and neither a data set (corpus.jsonl) nor one of ToolBench; name the files in "
-            "it one by one"
+            f"{source.path} is a folder, and neither a data set (corpus.jsonl) nor one of ToolBench; `read_catalogues` "
+            "reads the files in it"
         )
     if format is None and lists_servers(source):
         return (
@@ -86,9 +101,12 @@ def _collect(source: CatalogueSource, entries: Iterable[tuple[str, Tool]]) -> li
     locations: dict[str, str] = {}
     for location, tool in entries:
         if tool.id in locations:
-            raise BadInput(
-                f"{location}: the id {tool.id!r} is already taken at {locations[tool.id]}; give one another id"
+            source.skip(
+                BadInput(
+                    f"{location}: the id {tool.id!r} is already taken at {locations[tool.id]}; give one another id"
+                )
             )
+            continue
         locations[tool.id] = location
         tools.append(tool)
     if not tools:

@@ -22,6 +22,7 @@ from retrievers.catalogue.toolbench import tool_files
 from retrievers.errors import BadInput
 
 _YAML_KEY = re.compile(r"^[\"']?(?:openapi|swagger)[\"']?[ \t]*:", re.MULTILINE)
+MAX_LOOKED_AT = 20  # files of a folder that are opened for one that is no broken JSON
 
 
 def detect_format(source: CatalogueSource) -> str | None:
@@ -54,11 +55,15 @@ def lists_servers(source: CatalogueSource) -> bool:
 def _folder(source: CatalogueSource) -> str | None:
     if (source.path / "corpus.jsonl").is_file():
         return "beir"
-    first = next(iter(tool_files(source.path)), None)
-    if first is None:
-        return None
-    document = CatalogueSource.at(first).document
-    return "toolbench" if isinstance(document, dict) and "api_list" in document else None
+    for path in tool_files(source.path)[:MAX_LOOKED_AT]:
+        try:
+            document = CatalogueSource.at(path).document
+        except BadInput:
+            if source.report is None:
+                raise
+            continue
+        return "toolbench" if isinstance(document, dict) and "api_list" in document else None
+    return None
 
 
 def _document(value: object) -> str | None:

@@ -25,11 +25,20 @@ def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     for location, value in source.entries():
         wrapper = next((name for name in ("tools", "functions") if is_one_object and name in value), None)
         if wrapper is None:
-            yield location, _tool(value, location)
+            yield from _one(value, location, source)
             continue
         for number, inner in enumerate(list_at(value, wrapper, location)):
             where = f"{location}, {wrapper}[{number}]"
-            yield where, _tool(as_object(inner, where), where)
+            yield from _one(inner, where, source)
+
+
+def _one(value: object, location: str, source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
+    try:
+        tool = _tool(as_object(value, location), location)
+    except BadInput as error:
+        source.skip(error)
+        return
+    yield location, tool
 
 
 def _tool(value: Mapping[str, object], location: str) -> Tool:

@@ -21,7 +21,7 @@ def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     last: tuple[str, Mapping[str, object]] | None = None
     for last in source.entries():
         location, value = last
-        yield from _entry(value, location, "")
+        yield from _entry(value, location, source)
     if last is not None and _has_next_page(last[1]):
         raise BadInput(
             f"{last[0]}: the server has more tools (nextCursor); put all its pages into one list, or let "
@@ -34,23 +34,34 @@ def _has_next_page(value: Mapping[str, object]) -> bool:
     return isinstance(result, dict) and bool(result.get("nextCursor"))
 
 
-def _entry(value: Mapping[str, object], location: str, server: str) -> Iterator[tuple[str, Tool]]:
-    """An answer, an envelope around one, or a tool on its own."""
-    server = text_at(object_at(value, "serverInfo", location), "name", location) or server
+def _entry(
+    value: Mapping[str, object], location: str, source: CatalogueSource, server: str = ""
+) -> Iterator[tuple[str, Tool]]:
+    """An answer, an envelope around one, or a tool on its own; a wrong tool of several is skipped."""
+    server = source.provider or text_at(object_at(value, "serverInfo", location), "name", location) or server
     if "result" in value:
-        yield from _entry(object_at(value, "result", location), location, server)
+        yield from _entry(object_at(value, "result", location), location, source, server)
     elif "tools" in value:
         for number, tool in enumerate(list_at(value, "tools", location)):
             where = f"{location}, tools[{number}]"
-            yield where, tool_of(as_object(tool, where), where, server)
+            yield from _one(tool, where, source, server)
     elif "error" in value:
         error = value["error"]
         reason = " ".join(text_or_nothing(error, "message").split()) if isinstance(error, dict) else kind(error)
         raise BadInput(f"{location}: the server answered with an error ({reason}); ask it for tools/list again")
     elif value.keys() & {"name", "inputSchema"}:
-        yield location, tool_of(value, location, server)
+        yield from _one(value, location, source, server)
     else:
         raise BadInput(f"{location}: no 'tools' and no 'result' in it; give the server's answer to tools/list")
+
+
+def _one(value: object, location: str, source: CatalogueSource, server: str) -> Iterator[tuple[str, Tool]]:
+    try:
+        tool = tool_of(as_object(value, location), location, server)
+    except BadInput as error:
+        source.skip(error)
+        return
+    yield location, tool
 
 
 def tool_of(value: Mapping[str, object], location: str, server: str) -> Tool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from retrievers.catalogue.fields import as_object
 from retrievers.errors import BadInput
+
+MAX_BYTES = 100 << 20
+"""Bytes of a file that is read as one document; its values take about ten times as many."""
 
 
 @dataclass(frozen=True)
@@ -17,9 +20,23 @@ class CatalogueSource:
     """One file or folder. Parsed content is kept, so that detecting the format and reading it parse once."""
 
     path: Path
+    provider: str = ""
+    """Provider of all tools, in place of the one that the file names."""
+    report: Callable[[str], None] | None = None
+    """Takes a sentence about an entry that is skipped; None: a wrong entry is an error."""
+    folder: Path | None = None
+    """Folder that the $refs of the file may not leave; None: its own."""
+    included: set[Path] = field(default_factory=set)
+    """Other files that were read for this one."""
 
     @classmethod
-    def at(cls, path: Path) -> CatalogueSource:
+    def at(
+        cls,
+        path: Path,
+        provider: str = "",
+        report: Callable[[str], None] | None = None,
+        folder: Path | None = None,
+    ) -> CatalogueSource:
         """The source at a path that exists."""
         if not str(path).strip():
             raise BadInput("the path of the catalogue is blank; give a file or folder")
@@ -29,7 +46,18 @@ class CatalogueSource:
             raise BadInput(f"{str(path)!r} is no usable path ({_reason(error)}); give a file or folder") from None
         if not exists:
             raise BadInput(f"{path} does not exist; check the path")
-        return cls(Path(path))
+        return cls(Path(path), provider, report, folder)
+
+    @property
+    def root(self) -> Path:
+        """Folder that the $refs of the file may not leave."""
+        return self.folder if self.folder is not None else self.path.parent
+
+    def skip(self, error: BadInput) -> None:
+        """Report a wrong entry and go on; without `report` the error ends the reading."""
+        if self.report is None:
+            raise error
+        self.report(str(error))
 
     @property
     def is_folder(self) -> bool:
@@ -42,6 +70,12 @@ class CatalogueSource:
         if self.is_folder:
             raise BadInput(f"{self.path} is a folder; name the file in it")
         try:
+            size = self.path.stat().st_size
+            if size > MAX_BYTES and self.path.suffix != ".jsonl":
+                raise BadInput(
+                    f"{self.path} has {size >> 20} MB, a catalogue file at most {MAX_BYTES >> 20}; split it, or give "
+                    "the tools as lines of JSON in a .jsonl file"
+                )
             raw = self.path.read_bytes()
         except OSError as error:
             raise BadInput(f"{self.path} cannot be read ({_reason(error)}); check its permissions") from None

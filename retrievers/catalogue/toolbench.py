@@ -29,8 +29,12 @@ def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     if source.is_folder:
         files = [(CatalogueSource.at(path), path.absolute().parent.name) for path in tool_files(source.path)]
     for file, category in files:
-        for location, value in file.entries():
-            yield from _apis(value, location, category)
+        try:
+            tools = [entry for location, value in file.entries() for entry in _apis(value, location, category)]
+        except BadInput as error:
+            source.skip(error)
+            continue
+        yield from tools
 
 
 def _apis(value: Mapping[str, object], location: str, category: str) -> Iterator[tuple[str, Tool]]:

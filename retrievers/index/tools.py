@@ -22,8 +22,14 @@ _DECODER = json.JSONDecoder()
 
 
 def encode(tools: Sequence[Tool]) -> bytes:
-    """One line per tool."""
-    return "".join(json.dumps(asdict(tool), ensure_ascii=False) + "\n" for tool in tools).encode("utf-8", "replace")
+    """One line per tool. An empty `call` is left out, so that older versions read the line."""
+    lines = (json.dumps(_facts(tool), ensure_ascii=False) + "\n" for tool in tools)
+    return "".join(lines).encode("utf-8", "replace")
+
+
+def _facts(tool: Tool) -> dict[str, Any]:
+    facts = asdict(tool)
+    return facts if tool.call else {key: value for key, value in facts.items() if key != "call"}
 
 
 def decode(line: bytes | str) -> Tool:

@@ -11,7 +11,7 @@ from rewrite.backends.base import ModelFreeBackend
 from rewrite.errors import RewriteError
 from rewrite.settings import ReplaySettings, Sampling
 from rewrite.template import Template
-from rewrite.types import Answer, Prompt, RewriteRequest
+from rewrite.types import NOT_ASKED, Answer, Prompt, RewriteRequest
 
 TEMPLATE = Template("replay", 1, "", "{utterance}", max_lines=100, max_characters=4_000)
 """The utterance is the whole prompt, and every line is read as it was written."""
@@ -60,12 +60,17 @@ def read_rewrites(path: Path, rewriter: str) -> dict[str, str | None]:
         try:
             row = json.loads(line)
             key = TEMPLATE.render(RewriteRequest(row["text"]))[-1]["content"]
-            text = _answer(row, rewriter)
+            status, text = _answer(row, rewriter)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RewriteError(
                 f"{path}:{number}: no line of rewrite-batch's output, nor of an evaluation's queries.jsonl"
                 + (f" with a rewriter {rewriter!r}" if rewriter else " (name one of its rewriters by `rewriter`)")
             ) from error
+        if status.startswith(NOT_ASKED):
+            raise RewriteError(
+                f"{path}:{number}: the rewriter was not asked about {key[:200]!r} (status {status}); run rewrite-batch "
+                "again with `index` left out, or with `detect: false` and a `rewriter.fusion` that asks about every row"
+            )
         if answers.setdefault(key, text) != text:
             raise RewriteError(f"{path}:{number}: another rewrite of {key[:200]!r} than before")
     if not answers:
@@ -73,12 +78,13 @@ def read_rewrites(path: Path, rewriter: str) -> dict[str, str | None]:
     return answers
 
 
-def _answer(row: Mapping[str, Any], rewriter: str) -> str | None:
-    """The answer that is parsed as this rewrite."""
+def _answer(row: Mapping[str, Any], rewriter: str) -> tuple[str, str | None]:
+    """The status of a rewrite, and the answer that is parsed as this rewrite."""
     own = row["rewrites"][rewriter] if rewriter else {"status": row["status"], "lines": row["queries"]}
-    if own["status"] == "too-long":
-        return None
-    if own["status"] == "unparseable":
-        return ""
+    status = str(own["status"])
+    if status == "too-long":
+        return status, None
+    if status == "unparseable":
+        return status, ""
     lines: list[str] = own["lines"]
-    return TEMPLATE.write(lines if own["status"] in ("rewritten", "echo") else ())
+    return status, TEMPLATE.write(lines if status in ("rewritten", "echo") else ())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from retrievers.catalogue import read_catalogue
+from retrievers.catalogue.collection import read_catalogues
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
@@ -118,7 +119,20 @@ def test_a_clients_list_of_servers_is_told_from_a_list_of_tools(tmp_path: Path, 
         read_catalogue(write(tmp_path, {key: {"files": {"command": "npx", "args": ["-y", "some-server"]}}}))
 
 
-def test_a_folder_of_documents_is_told_to_be_named_file_by_file(tmp_path: Path) -> None:
+def test_a_folder_is_one_catalogue_only_where_its_format_says_so(tmp_path: Path) -> None:
     write(tmp_path, {"tools": [LAMP]})
-    with pytest.raises(BadInput, match=r"is a folder.*name the files in it"):
+    with pytest.raises(BadInput, match=r"is a folder.*`read_catalogues` reads the files in it"):
         read_catalogue(tmp_path)
+
+
+def test_a_wrong_tool_of_several_is_reported_and_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path, {"tools": [LAMP, {"description": "no name"}, 7, {"name": "b", "inputSchema": []}]})
+    with pytest.raises(BadInput, match="'name' is missing"):
+        read_catalogue(path)
+    reports: list[str] = []
+    assert [tool.name for tool in read_catalogues([str(path)], report=reports.append)] == [LAMP["name"]]
+    assert [report.partition(", tools")[2] for report in reports] == [
+        "[1]: 'name' is missing or blank; give every entry one",
+        "[2]: expected an object, found a number; write it as {…}",
+        "[3]: 'inputSchema' has to be an object, found a list; write it as {…}",
+    ]

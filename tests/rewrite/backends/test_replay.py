@@ -52,6 +52,15 @@ def test_of_an_evaluation_one_rewriter_is_named(tmp_path: Path) -> None:
         make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(path))))
 
 
+@pytest.mark.parametrize("reason", ["card", "detector", "confident"])
+def test_a_rewriter_that_was_not_asked_is_not_replayed(tmp_path: Path, reason: str) -> None:
+    row = {"id": "7", "text": "hello", "status": f"not-asked-{reason}", "queries": [], "tokens": 0}
+    path = _file(tmp_path, [ROWS[0], row])
+    way_out = r"`index` left out, or with `detect: false` and a `rewriter\.fusion`"
+    with pytest.raises(RewriteError, match=rf"out\.jsonl:2: .*'hello' \(status not-asked-{reason}\); .*{way_out}"):
+        make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(path))))
+
+
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     def read(rows: list[dict[str, object]]) -> None:
         make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(_file(tmp_path, rows)))))

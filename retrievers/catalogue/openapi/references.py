@@ -1,15 +1,20 @@
 """The $refs of an OpenAPI document: followed for its objects, replaced in its schemas.
 
-A schema that leaves the document has its $refs replaced by their targets. Recursive types, and trees of types wide
-enough to fill the memory, end in a note that names the type.
+A $ref may lead to another file in the folder of the document, or in the folder that was given; never further, and never
+to the network. A schema that leaves the document has its $refs replaced by their targets. Recursive types, and trees
+of types wide enough to fill the memory, end in a note that names the type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 from retrievers.catalogue.fields import as_object
+from retrievers.catalogue.plain_text import plain_text
 from retrievers.catalogue.schema import resolve_pointer
+from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
 
 DEPTHS = (5, 3, 2)  # levels of $refs that are replaced: the first of these that keeps the schema within its length
@@ -22,11 +27,21 @@ _LISTED = {"allOf", "anyOf", "oneOf", "prefixItems", "items"}
 _IGNORED = {"example", "examples", "xml", "externalDocs", "discriminator"}
 
 
-class References:
-    """Looks up the $refs of one document."""
+def load(source: CatalogueSource) -> object:
+    """The value of a JSON or YAML file."""
+    if source.text.lstrip().startswith(("{", "[")):
+        return source.document
+    from retrievers.catalogue.openapi.yaml_values import yaml_document
 
-    def __init__(self, document: Mapping[str, object]) -> None:
-        self._document = document
+    return yaml_document(source.text, source.path)
+
+
+class References:
+    """Looks up the $refs of one document and of the files it points at."""
+
+    def __init__(self, document: Mapping[str, object], source: CatalogueSource) -> None:
+        self._source = source
+        self._files: dict[Path, object] = {source.path.resolve(): document}
         self._inlined: dict[str, dict[str, object]] = {}
 
     def follow(self, value: object, location: str) -> dict[str, object]:
@@ -62,16 +77,62 @@ class References:
 
     def target(self, reference: str, location: str) -> dict[str, object]:
         """The object a $ref points at."""
-        if not reference.startswith("#"):
-            raise BadInput(
-                f"{location}: the $ref {reference!r} leaves the file; bundle the document into one file first"
-            )
-        target = resolve_pointer(self._document, reference)
+        name, _, pointer = reference.partition("#")
+        path = self._source.path.resolve() if not name else self._inside(name, reference, location)
+        if path not in self._files:
+            self._files[path] = self._load(path, reference, location)
+        target = resolve_pointer(self._files[path], f"#{pointer}")
         if not isinstance(target, dict):
             raise BadInput(
                 f"{location}: the $ref {reference!r} points at no object in the file; define it or correct it"
             )
         return target
+
+    def _inside(self, name: str, reference: str, location: str) -> Path:
+        """The file of a $ref, which has to be inside the folder."""
+        root = self._source.root.resolve()
+        if "://" in name or name.startswith("//"):
+            raise BadInput(f"{location}: the $ref {reference!r} is on the network; download it and point at the file")
+        try:
+            path = (self._source.path.resolve().parent / unquote(name)).resolve()
+            is_file = path.is_relative_to(root) and path.is_file()
+        except (OSError, ValueError):  # a name too long, a NUL in it
+            is_file = False
+        if not is_file:
+            raise BadInput(
+                f"{location}: the $ref {reference!r} is no file inside the folder; give the folder that holds all "
+                "files, or bundle them into one"
+            )
+        return path
+
+    def _load(self, path: Path, reference: str, location: str) -> object:
+        """Another file of the document, with $refs that no longer depend on the file they are in."""
+        self._source.included.add(path)
+        try:
+            document = load(CatalogueSource(path))
+        except BadInput as error:
+            raise BadInput(f"{location}: the $ref {reference!r} cannot be read: {error}") from None
+        _make_absolute(document, path)
+        return document
+
+
+def _make_absolute(document: object, path: Path) -> None:
+    """Write every $ref of a file with the path of its file; values shared by YAML anchors are visited once."""
+    waiting, seen = [document], set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+            reference = value.get("$ref")
+            if isinstance(reference, str) and "://" not in reference:
+                name, mark, pointer = reference.partition("#")
+                file = f"{quote(str(path.parent))}/{name}" if name else quote(str(path))
+                value["$ref"] = f"{file}{mark}{pointer}"
 
 
 class _Inliner:
@@ -108,7 +169,7 @@ class _Inliner:
         if isinstance(part, list) and key in _LISTED:
             return [self.schema(inner, within) for inner in part if self.left > 0]
         if key in _LITERAL or not isinstance(part, dict):
-            return self._literal(part)
+            return self._literal(plain_text(part) if key == "description" and isinstance(part, str) else part)
         if key not in _NAMED:
             return self.schema(part, within)
         named: dict[str, object] = {}

@@ -1,0 +1,84 @@
+"""`rewrite-index` with catalogues of many files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.cli import main as cli
+from pipelines.context import make_context
+from retrievers.index import Index
+
+
+def write_api(path: Path, server: str, version: str = "1.0.0", summary: str = "List pets") -> Path:
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Pets", "version": version},
+        "servers": [{"url": server}],
+        "paths": {"/pets": {"get": {"operationId": "list", "summary": summary}}},
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document), "utf-8")
+    return path
+
+
+def write_config(folder: Path, catalogue: str, more: str = "") -> Path:
+    config = folder / "index.yaml"
+    config.write_text(f"index: {folder}/index\ncatalogue: [{catalogue}]\nretrievers: {{bm25: {{kind: bm25}}}}\n{more}")
+    return config
+
+
+def ids(folder: Path) -> list[str]:
+    return sorted(Index(folder / "index", make_context()).tools)
+
+
+def test_build_takes_a_folder_and_names_what_it_skips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_api(tmp_path / "apis" / "v1.json", "https://pets.example/v1")
+    write_api(tmp_path / "apis" / "v2.json", "https://pets.example/v2", "2.0.0")
+    (tmp_path / "apis" / "broken.yaml").write_text("openapi: 3.0.0\ninfo: [", "utf-8")
+    assert cli.index(["build", str(write_config(tmp_path, f"{tmp_path}/apis"))]) == 0
+    assert ids(tmp_path) == ["pets-v2/list", "pets/list"]
+    printed = capsys.readouterr()
+    assert "2 tools" in printed.out
+    first, second = printed.err.splitlines()
+    assert first.startswith(f"{tmp_path}/apis/v2.json: 1 of its ids are taken by {tmp_path}/apis/v1.json")
+    assert second.startswith(f"skipped: {tmp_path}/apis/broken.yaml, line 2")
+
+
+def test_a_config_names_providers(tmp_path: Path) -> None:
+    second = write_api(tmp_path / "apis" / "b.json", "https://two.example")
+    write_api(tmp_path / "apis" / "a.json", "https://one.example")
+    config = write_config(tmp_path, f"'{tmp_path}/apis/*.json'", f"providers: {{{second}: Other pets}}\n")
+    assert cli.index(["build", str(config)]) == 0
+    assert ids(tmp_path) == ["other-pets/list", "pets/list"]
+
+
+def test_add_takes_over_no_id_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_api(tmp_path / "apis" / "v1.json", "https://pets.example/v1")
+    second = write_api(tmp_path / "apis" / "v2.json", "https://pets.example/v2", "2.0.0")
+    index = str(tmp_path / "index")
+    assert cli.index(["build", str(write_config(tmp_path, str(first)))]) == 0
+    capsys.readouterr()
+    assert cli.index(["add", index, str(second)]) == 2
+    error = capsys.readouterr().err
+    assert "(GET https://pets.example/v1/pets of version 1.0.0, now GET https://pets.example/v2/pets of" in error
+    assert "keep both with --provider 'Pets v2', or replace the old ones with --replace" in error
+    assert cli.index(["add", index, str(second), "--provider", "Pets v2"]) == 0
+    assert ids(tmp_path) == ["pets-v2/list", "pets/list"]
+    capsys.readouterr()
+    write_api(first, "https://pets.example/v1", "1.1.0", "List all pets")
+    assert cli.index(["add", index, str(first)]) == 0  # the same operation, described anew
+    assert capsys.readouterr().err == "replaced: pets/list\n"
+    assert cli.index(["add", index, str(second), "--replace"]) == 0
+    assert ids(tmp_path) == ["pets-v2/list", "pets/list"]
+
+
+def test_lint_takes_several_catalogues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_api(tmp_path / "apis" / "a.json", "https://one.example")
+    second = write_api(tmp_path / "apis" / "b.json", "https://two.example", "2")
+    assert cli.index(["lint", str(first), str(second)]) == 0
+    assert "2 tools," in capsys.readouterr().out
+    assert cli.index(["lint", f"{tmp_path}/apis/*.txt"]) == 2
+    assert "matches no file" in capsys.readouterr().err
