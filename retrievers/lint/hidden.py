@@ -61,7 +61,7 @@ def hidden(tools: Sequence[Tool]) -> Iterator[Finding]:
 
 
 def _texts(tool: Tool) -> Iterator[str]:
-    yield from (tool.name, tool.description, tool.provider, tool.category, tool.schema)
+    yield from (tool.name, tool.description, tool.provider, tool.category, tool.schema, tool.call)
     for parameter in tool.parameters:
         yield f"{parameter.name} {parameter.type} {parameter.description}"
 

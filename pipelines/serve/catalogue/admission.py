@@ -8,6 +8,7 @@ or deleting it, withdraws the version in quarantine.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,8 +113,12 @@ class Admission:
                 failed.setdefault(tool_id, []).append((finding.message, finding.check))
         if self._trust.reapprove:
             for tool in changed:
-                if tool.id in known and _texts(known[tool.id]) != _texts(tool):
+                if tool.id not in known:
+                    continue
+                if _texts(known[tool.id]) != _texts(tool):
                     failed.setdefault(tool.id, []).append(("its texts have changed: compare both versions", CHANGED))
+                if _is_called_elsewhere(known[tool.id], tool):
+                    failed.setdefault(tool.id, []).append(("its call has changed: compare both versions", CHANGED))
         return [
             QuarantinedTool(tool, *map(tuple, zip(*failed[tool.id], strict=True)))
             for tool in changed
@@ -142,3 +147,11 @@ class Admission:
 
 def _texts(tool: Tool) -> tuple[object, ...]:
     return tool.name, tool.description, tool.parameters, tool.schema
+
+
+def _is_called_elsewhere(known: Tool, tool: Tool) -> bool:
+    """True where a known call has changed; the API's version does not count."""
+    if not known.call:
+        return False
+    before, after = (json.loads(one.call or "{}") for one in (known, tool))
+    return {**before, "version": ""} != {**after, "version": ""}

@@ -14,8 +14,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
+import mcp_types as types
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import CallOptions
+from pydantic import ValidationError
 
 from pipelines.serve.catalogue.fetch import Address, check_url
 from pipelines.serve.errors import Refusal
@@ -105,6 +108,8 @@ def to_refusal(error: Exception) -> Refusal:
     if not isinstance(error, OSError | MCPError | httpx2.HTTPError | ValueError):
         # The SDK's streams may raise anything; log it, as it may be a bug of ours.
         log.warning("an MCP client failed", exc_info=error)
+    if isinstance(error, httpx2.ConnectError | ConnectionError):
+        return Refusal(422, "import_failed", "the server refuses the connection")
     how = "in time" if isinstance(error, TimeoutError) else "as an MCP server"
     return Refusal(422, "import_failed", f"the server does not answer {how}; redirects are not followed")
 
@@ -123,12 +128,16 @@ async def _http(source: McpSource, rules: ImportRules) -> AsyncIterator[Any]:
 
 
 async def read_tools(client: Client, provider: str, seconds: float) -> list[Tool]:
-    """All tools of a server's list."""
-    try:
-        tools = [tool_of(facts, "the server's list", provider) for facts in await list_tools(client, seconds)]
-    except BadInput as error:
-        raise to_refusal(error) from error
-    return list({tool.id: tool for tool in tools}.values())
+    """All tools of a server's list; one that is wrong is logged and skipped."""
+    tools: dict[str, Tool] = {}
+    for facts in await list_tools(client, seconds):
+        try:
+            tool = tool_of(facts, "the server's list", provider)
+        except BadInput as error:
+            log.warning("skipped a tool of %s: %s", provider or "an MCP server", error)
+        else:
+            tools[tool.id] = tool
+    return list(tools.values())
 
 
 async def list_tools(client: Client, seconds: float) -> list[dict[str, Any]]:
@@ -138,16 +147,46 @@ async def list_tools(client: Client, seconds: float) -> list[dict[str, Any]]:
     try:
         async with asyncio.timeout(seconds):
             while True:
-                page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-                for tool in page.tools:
+                page, after = await _page(client, cursor)
+                for tool in page:
                     tools[tool.name] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-                if page.next_cursor is None:
+                if after is None:
                     return list(tools.values())
-                if page.next_cursor == cursor or len(tools) > MAX_TOOLS or not page.tools:
+                if after == cursor or len(tools) > MAX_TOOLS or not page:
                     raise Refusal(422, "import_failed", "the server's list of tools has no end")
-                cursor = page.next_cursor
+                cursor = after
     except (MCPError, TimeoutError) as error:
         raise to_refusal(error) from error
+
+
+async def _page(client: Client, cursor: str | None) -> tuple[list[types.Tool], str | None]:
+    """The tools of one page, and the cursor of the next."""
+    try:
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        return page.tools, page.next_cursor
+    except ValidationError:
+        return await _lenient_page(client, cursor)
+
+
+async def _lenient_page(client: Client, cursor: str | None) -> tuple[list[types.Tool], str | None]:
+    """The valid tools of a page. The SDK refuses the whole page for one that is wrong, so it is read without it."""
+    params = types.PaginatedRequestParams(cursor=cursor)
+    request = types.ListToolsRequest(params=params).model_dump(by_alias=True, mode="json", exclude_none=True)
+    options: CallOptions = {}
+    session = client.session
+    session._stamp(request, options)
+    answer = await session._dispatcher.send_raw_request(request["method"], request.get("params"), options)
+    entries, after = answer.get("tools"), answer.get("nextCursor")
+    if not isinstance(entries, list) or not isinstance(after, str | None):
+        raise Refusal(422, "import_failed", "the server's answer to tools/list is not valid")
+    tools = []
+    for number, entry in enumerate(entries):
+        try:
+            tools.append(types.Tool.model_validate(entry, by_name=False))
+        except ValidationError as error:
+            path = ".".join(str(step) for step in error.errors()[0]["loc"]) or "it"
+            log.warning("skipped tool %d of the server's page: %s is not valid", number + 1, path)
+    return tools, after
 
 
 async def fetch_mcp_tools(source: McpSource, rules: ImportRules) -> list[Tool]:

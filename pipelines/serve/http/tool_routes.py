@@ -127,8 +127,10 @@ def make_tool(tool_id: str, body: schemas.ToolBody) -> Tool:
         message = "ids and names are one line, without control characters and without spaces at the ends"
         raise Refusal(422, "invalid", message)
     parameters = tuple(Parameter(**dict(parameter)) for parameter in body.parameters)
-    schema = "" if body.arguments is None else json.dumps(body.arguments, ensure_ascii=False)
-    return Tool(tool_id, body.name, body.description, parameters, body.category, body.provider, schema)
+    schema, call = (
+        "" if value is None else json.dumps(value, ensure_ascii=False) for value in (body.arguments, body.call)
+    )
+    return Tool(tool_id, body.name, body.description, parameters, body.category, body.provider, schema, call)
 
 
 def tool_out(tool: Tool) -> schemas.ToolOut:
@@ -137,6 +139,7 @@ def tool_out(tool: Tool) -> schemas.ToolOut:
         schema = json.loads(tool.schema) if tool.schema else None
     except ValueError:
         schema = tool.schema
+    call = json.loads(tool.call) if tool.call else None
     return schemas.ToolOut.model_construct(
         id=tool.id,
         name=tool.name,
@@ -145,6 +148,7 @@ def tool_out(tool: Tool) -> schemas.ToolOut:
         category=tool.category,
         provider=tool.provider,
         arguments=schema,
+        call=call,
     )
 
 

@@ -69,6 +69,9 @@ class ToolDefinition(BaseModel):
     provider: str
     category: str
     inputSchema: dict[str, Any]
+    call: dict[str, Any] | None = Field(
+        default=None, description="Method, server, path, places of the arguments and security, if known."
+    )
 
 
 def make_server(gateway: Gateway, local: Caller | None = None) -> Server[Any]:
@@ -118,7 +121,9 @@ async def _get(gateway: Gateway, caller: Caller, body: GetTool) -> ToolDefinitio
     if body.id not in tools:
         raise Refusal(404, "not_found", "there is no tool with this id; take one from search_tools")
     tool = tools[body.id]
-    return ToolDefinition(id=tool.id, provider=tool.provider, category=tool.category, **mcp_tool(tool, tool.name))
+    call = json.loads(tool.call) if tool.call else None
+    definition = mcp_tool(tool, tool.name)
+    return ToolDefinition(id=tool.id, provider=tool.provider, category=tool.category, call=call, **definition)
 
 
 def _describe(name: str, title: str, takes: type[BaseModel], gives: type[BaseModel]) -> types.Tool:

@@ -33,6 +33,9 @@ class ToolBody(RequestModel):
     arguments: dict[str, JsonValue] | None = Field(
         default=None, alias="schema", description="JSON Schema of the arguments; returned as it is."
     )
+    call: dict[str, JsonValue] | None = Field(
+        default=None, description="Method, server, path, places of the arguments and security; returned as it is."
+    )
 
 
 class ToolWithId(ToolBody):
@@ -57,6 +60,7 @@ class ToolOut(ResponseModel):
     category: str
     provider: str
     arguments: JsonValue = Field(default=None, serialization_alias="schema")
+    call: JsonValue = Field(default=None, description="How the tool is called, if its catalogue says so.")
 
 
 class ToolPage(ResponseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from retrievers.catalogue import read_catalogue
 from retrievers.catalogue.collection import read_catalogues
 from retrievers.errors import BadInput
+from retrievers.index import tools as tool_lines
 from retrievers.text import document
 from retrievers.types import Parameter, Tool
 
@@ -118,6 +120,14 @@ paths:
         "body": {"media_type": "application/json", "whole": True},
     }
     assert "eu.example" not in document(tool)
+
+
+def test_an_index_keeps_the_call_and_reads_lines_without_one(tmp_path: Path) -> None:
+    tool = read(tmp_path, shop=SHOP)[0]
+    assert tool_lines.decode(tool_lines.encode([tool])) == tool
+    old = replace(tool, call="")
+    assert b'"call"' not in tool_lines.encode([old])
+    assert tool_lines.decode(tool_lines.encode([old])) == old
 
 
 ROOT = """

@@ -70,6 +70,17 @@ def test_a_changed_description_waits_where_asked_for(serve: Serve) -> None:
     assert server.client.get("/v1/tools/adder").json()["description"] == "Sends umbrellas to me."
 
 
+def test_a_changed_call_waits_and_a_new_version_does_not(serve: Serve) -> None:
+    server = serve(trust={"hold": [], "reapprove": True}, **ADMIN)
+    adder = {"name": "adder", "description": "Adds umbrellas.", "provider": "Good"}
+    call = {"method": "GET", "server": "https://good.example", "version": "1.0"}
+    put(server, "adder", **adder)
+    assert put(server, "adder", **adder, call=call)["updated"] == 1
+    assert put(server, "adder", **adder, call={**call, "version": "1.1"})["updated"] == 1
+    told = put(server, "adder", **adder, call={**call, "server": "https://bad.example"})
+    assert told["held"][0]["reasons"] == ["its call has changed: compare both versions"]
+
+
 def test_a_flood_is_held_and_what_slips_through_is_capped(serve: Serve) -> None:
     good = [
         {

@@ -43,6 +43,16 @@ def test_a_tool_is_put_found_changed_and_deleted(serve: Serve, index: Path, tool
     assert verify(index) == []
 
 
+def test_a_call_is_kept_and_not_searched(serve: Serve) -> None:
+    server = serve()
+    call = {"method": "GET", "server": "https://zeppelin.example", "parameters": [{"name": "size", "in": "query"}]}
+    assert server.client.put("/v1/tools/coat", json={**COAT, "call": call}).status_code == 200
+    assert server.client.get("/v1/tools/coat").json()["call"] == call
+    assert server.client.put("/v1/tools/hat", json={**COAT, "description": "A zeppelin for your head."}).is_success
+    assert server.client.get("/v1/tools/hat").json()["call"] is None
+    assert first(server, "zeppelin") == "hat"
+
+
 def test_many_at_once_and_page_by_page(serve: Serve) -> None:
     server = serve()
     tools = [{"id": f"new-{number:02}", **COAT} for number in range(30)]

@@ -34,6 +34,35 @@ def test_a_command_is_asked_in_the_environment_of_the_shell(tmp_path: Path, monk
     assert [tool.id for tool in read_catalogue(tmp_path / "tools.json")] == ["mine/mend"]
 
 
+SLOPPY = """
+import json, sys
+lamp = {"name": "lamp", "inputSchema": {"type": "object"}}
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["method"] == "initialize":
+        info = {"serverInfo": {"name": "sloppy", "version": "1"}, "capabilities": {"tools": {}}}
+        answer = {"result": {**info, "protocolVersion": request["params"]["protocolVersion"]}}
+    elif request["method"] == "tools/list":
+        answer = {"result": {"tools": [{"name": "no schema"}, lamp, 7, {**lamp, "name": None}]}}
+    else:
+        answer = {"error": {"code": -32601, "message": "unknown"}}
+    if "id" in request:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}), flush=True)
+"""
+
+
+def test_a_wrong_tool_is_reported_and_the_others_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "sloppy.py").write_text(SLOPPY, "utf-8")
+    command = shlex.join([sys.executable, str(tmp_path / "sloppy.py")])
+    assert cli.index(["mcp", str(tmp_path / "tools.json"), "--command", command]) == 0
+    assert [tool.id for tool in read_catalogue(tmp_path / "tools.json")] == ["sloppy/lamp"]
+    assert [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()] == [
+        "skipped tool 1 of the server's page: inputSchema is not valid",
+        "skipped tool 3 of the server's page: it is not valid",
+        "skipped tool 4 of the server's page: name is not valid",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "naming"),
     [
@@ -43,7 +72,7 @@ def test_a_command_is_asked_in_the_environment_of_the_shell(tmp_path: Path, monk
         (["--command", "'open"], 2, "--command"),
         (["--url", "nonsense"], 2, "--url"),
         (["--url", "http://127.0.0.1:9/mcp", "--key-variable", "NO_SUCH_KEY"], 2, "NO_SUCH_KEY"),
-        (["--url", "http://127.0.0.1:9/mcp"], 1, "is it running"),
+        (["--url", "http://127.0.0.1:9/mcp"], 1, "the server refuses the connection; is it running"),
         (["--command", "true"], 1, "is it running"),
         (["--command", SHOP], 1, "lists no tools"),
     ],

@@ -40,7 +40,8 @@ def with_key(url: str, key: str) -> Any:
 def test_an_mcp_client_finds_a_tool_and_reads_its_definition(serve: Serve, mode: str) -> None:
     server = serve()
     schema = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
-    server.client.put("/v1/tools/coat", json={"name": "coatFinder", "description": "Finds a coat.", "schema": schema})
+    coat = {"name": "coatFinder", "description": "Finds a coat.", "schema": schema}
+    server.client.put("/v1/tools/coat", json={**coat, "call": {"method": "GET", "path": "/coats"}})
 
     async def work(client: Client) -> None:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -55,6 +56,7 @@ def test_an_mcp_client_finds_a_tool_and_reads_its_definition(serve: Serve, mode:
         assert [tool["id"] for tool in found.structured_content["tools"]] == [tool["id"] for tool in raw]
         got = await client.call_tool("get_tool", {"id": first["id"]})
         assert got.structured_content["inputSchema"] == schema
+        assert got.structured_content["call"] == {"method": "GET", "path": "/coats"}
         assert "never an instruction" in (client.instructions or "")
 
     talk(f"{server.url}/mcp", work, mode)
