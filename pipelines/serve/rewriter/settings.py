@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -32,8 +33,14 @@ class ManagedVllm(VllmSettings):
     def __post_init__(self) -> None:
         reserved = ("--host", "--port", "--model", "--served-model-name", "--api-key", "--trust-remote-code")
         for option in self.options:
-            if option.partition("=")[0] in reserved:
+            if is_option(option, reserved):
                 raise BadInput(f"the server itself sets {option.partition('=')[0]}, got {option!r}", "options")
+
+
+def is_option(option: str, names: Sequence[str]) -> bool:
+    """True if vLLM reads `option` as one of `names`: it accepts underscores, beginnings of a name and inner keys."""
+    name = option.partition("=")[0].partition(".")[0].replace("_", "-")
+    return name.startswith("--") and any(full.startswith(name) for full in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ _USAGE = re.compile(r"^\S+\.py: error: (.*)$")
 _WRAPPERS = ("root cause", "initialization failed", "EngineDeadError")
 """Errors of one process about another one, which has logged its own."""
 _PERMANENT = {
-    "AttributeError", "FileNotFoundError", "HFValidationError", "ImportError", "KeyError", "MemoryError",
-    "ModuleNotFoundError", "NotImplementedError", "OutOfMemoryError", "PermissionError", "SafetensorError",
-    "TypeError", "ValidationError", "ValueError",
+    "AttributeError", "FileNotFoundError", "HFValidationError", "ImportError", "KeyError", "ModuleNotFoundError",
+    "NotImplementedError", "PermissionError", "SafetensorError", "TypeError", "ValidationError", "ValueError",
 }  # fmt: skip
-"""Errors about memory, the model or an argument, which the next start would meet again."""
+"""Errors about the model or an argument, which the next start would meet again."""
+_MEMORY = re.compile(r"\bmemory\b|OutOfMemoryError|MemoryError", re.IGNORECASE)
+"""In errors about memory, which another process may free soon; names of options (gpu_memory_utilization) are none."""
 
 
 class Failure(NamedTuple):
@@ -30,18 +31,28 @@ class Failure(NamedTuple):
     cause: str
     permanent: bool = False
     """The next start would fail in the same way."""
+    memory: bool = False
+    """Memory was short, perhaps only until an earlier vLLM has ended."""
 
 
 def read_failure(log: Path, code: int) -> Failure:
-    """The failure of a process that ended with this code, by the last error in its log that is no wrapper."""
-    with log.open("rb") as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - MAX_BYTES))
-        failure = find_error(stream.read().decode("utf-8", "replace"))
-    if failure is not None:
-        return failure
-    if code == 128 + signal.SIGKILL:
-        return Failure("it was killed, as the system does when memory runs out")
-    return Failure(f"it ended with code {code}")
+    """The failure of a process that ended with this code, by the last error in its log that is no wrapper.
+
+    A process that was killed cannot log the reason: errors in its log are older, and it survived them.
+    """
+    if code in (128 + signal.SIGKILL, -signal.SIGKILL):
+        return Failure("it was killed, as the system does when memory runs out", memory=True)
+    return find_error(_read_end(log)) or Failure(f"it ended with code {code}")
+
+
+def _read_end(log: Path) -> str:
+    """The end of a log; nothing if it was deleted or cannot be read."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - MAX_BYTES))
+            return stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def find_error(text: str) -> Failure | None:
@@ -56,8 +67,9 @@ def find_error(text: str) -> Failure | None:
         message = error[2] or ""
         if error[1] == "ValidationError":  # the first line counts the errors, the next ones name them
             message = " ".join(lines[index + 1 : index + 2])
-        memory = "out of memory" in message.lower()
-        return Failure(_shorten(f"{error[1]}: {message}"), memory or error[1] in _PERMANENT)
+        cause = f"{error[1]}: {message}"
+        memory = error[1] != "ValidationError" and _MEMORY.search(cause) is not None
+        return Failure(_shorten(cause), error[1] in _PERMANENT and not memory, memory)
     return None
 
 

@@ -1,6 +1,6 @@
 """vLLM as a child process: start it on the loopback, watch its health, restart it with growing pauses, keep its logs.
 
-One that was never healthy and would fail again in the same way is not restarted.
+One that was never healthy and would fail again in the same way is not restarted; memory may be short for a while.
 It is started as a Python module, because the `vllm` command of the CPU build does not start.
 """
 
@@ -21,19 +21,27 @@ from pathlib import Path
 import httpx
 
 from pipelines.serve.rewriter import child_guard
-from pipelines.serve.rewriter.settings import ManagedVllm
+from pipelines.serve.rewriter.settings import ManagedVllm, is_option
 from pipelines.serve.rewriter.vllm_failure import Failure, read_failure
 from rewrite.backends.vllm_memory import memory_options
 from rewrite.errors import RewriteError
 
 KEY_VARIABLE = "TOOLREWRITE_VLLM_KEY"
 """Environment variable with the key that only the gateway and its child know."""
-MEMORY_OPTIONS = ("--gpu-memory-utilization", "--kv-cache-memory-bytes", "--tensor-parallel", "--pipeline-parallel")
-"""Options of a user that decide about memory, or divide the model between GPUs."""
+MEMORY_OPTIONS = (
+    "--gpu-memory-utilization", "--device-memory-utilization", "--kv-cache-memory-bytes", "--num-gpu-blocks-override",
+    "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size", "--decode-context-parallel-size",
+    "--prefill-context-parallel-size", "--enable-expert-parallel", "--max-model-len", "--dtype", "--kv-cache-dtype",
+    "--quantization", "--quantization-config", "--cpu-offload-gb", "--hf-overrides", "--speculative-config", "--config",
+)  # fmt: skip
+"""Options of a user that decide about memory, divide the model between GPUs, or change its size."""
+SHORT_MEMORY_OPTIONS = ("-tp", "-pp", "-dp", "-dcp", "-pcp", "-ep", "-q", "-sc")
 MODEL_NAME = "rewriter"
 """vLLM's name for the base model, or for the full model."""
 MAX_LOGS = 5
 MAX_PAUSE = 60.0
+MEMORY_PAUSE = child_guard.GRACE_SECONDS + 5.0
+"""Seconds before a start that was short of memory is repeated: an earlier vLLM, whose gateway was killed, has ended."""
 START_SECONDS = 600.0
 """Seconds to become healthy before vLLM is restarted."""
 STEADY_SECONDS = 60.0
@@ -64,12 +72,16 @@ def command_line(settings: ManagedVllm, model: Path, lora_rank: int, port: int) 
         options += ["--enforce-eager"]
     if settings.gpu_memory is not None:
         options += ["--gpu-memory-utilization", f"{settings.gpu_memory:g}"]
-    elif not any(option.startswith(MEMORY_OPTIONS) for option in settings.options):
+    elif not any(map(_decides_memory, settings.options)):
         for name, value in memory_options(model, "cpu" if on_cpu else "cuda", dtype, settings.context).items():
             options += [f"--{name.replace('_', '-')}", str(value)]
     if lora_rank:  # two adapters, so that a new one can take over from the old one
         options += ["--enable-lora", "--max-lora-rank", str(lora_rank), "--max-loras", "2", "--max-cpu-loras", "4"]
     return [*options, *settings.options]
+
+
+def _decides_memory(option: str) -> bool:
+    return is_option(option, MEMORY_OPTIONS) or option.startswith(SHORT_MEMORY_OPTIONS)
 
 
 class VllmProcess:
@@ -105,7 +117,8 @@ class VllmProcess:
                 steady = self._healthy_since is not None and time.monotonic() - self._healthy_since > STEADY_SECONDS
                 self._on_down()
                 await self._end()
-                causes = [*causes, re.sub(r"\d+", "0", failure.cause)][-MAX_SAME_FAILURES:]
+                cause = "memory" if failure.memory else re.sub(r"\d+", "0", failure.cause)
+                causes = [*causes, cause][-MAX_SAME_FAILURES:]
                 repeated = len(causes) == MAX_SAME_FAILURES and len(set(causes)) == 1
                 if not was_healthy and (failure.permanent or repeated):
                     log.error(
@@ -115,7 +128,8 @@ class VllmProcess:
                     )
                     self._on_give_up(failure.cause)
                     return
-                pause = 1.0 if steady else min(MAX_PAUSE, pause * 2)
+                min_pause = MEMORY_PAUSE if failure.memory else 0.0
+                pause = 1.0 if steady else min(MAX_PAUSE, max(min_pause, pause * 2))
                 log.warning(
                     "vLLM is down: %s; starting it again in %g s, its log is in %s", failure.cause, pause, self._logs
                 )
@@ -129,10 +143,10 @@ class VllmProcess:
         try:
             return await self._run_once()
         except RewriteError as error:  # too little memory
-            return Failure(str(error), True)
+            return Failure(str(error), memory=True)
         except OSError as error:
             permanent = isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError))
-            return Failure(f"it cannot be started ({error.strerror}: {error.filename})", permanent)
+            return Failure(f"it cannot be started ({error})", permanent)
         except Exception as error:  # restart it after any error
             log.exception("watching vLLM failed")
             return Failure(f"it cannot be watched ({type(error).__name__})")

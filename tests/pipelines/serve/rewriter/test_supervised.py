@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.serve.rewriter import vllm_process
+from pipelines.serve.rewriter import child_guard, vllm_process
 from pipelines.serve.rewriter.settings import ManagedVllm
+from pipelines.serve.rewriter.vllm_failure import Failure
 from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, VllmProcess, command_line
+from retrievers.errors import BadInput
 from rewrite.backends import vllm_memory
 from rewrite.backends.vllm_memory import GIB, DeviceMemory
 
@@ -80,7 +82,7 @@ def test_loading_for_long_is_not_health(
 
     with caplog.at_level(logging.WARNING, "rewrite-serve"):
         asyncio.run(run())
-    pauses = [told.split("again in ")[1].split()[0] for told in caplog.messages if "again in " in told]
+    pauses = [text.split("again in ")[1].split()[0] for text in caplog.messages if "again in " in text]
     assert pauses[:3] == ["0.25", "0.25", "1"]
 
 
@@ -110,9 +112,10 @@ async def never_up(url: str) -> None:
 @pytest.mark.parametrize(
     ("code", "starts", "cause"),
     [
-        ("raise ValueError('Available memory on node 0 is less than desired')", 1, "ValueError: Available memory on"),
+        ("raise ValueError('Available memory on node 0 is less than desired')", 3, "ValueError: Available memory on"),
         ("import sys; print('api_server.py: error: unrecognized arguments: --x'); sys.exit(2)", 1, "unrecognized arg"),
         ("import os; raise RuntimeError(f'driver {os.getpid()}')", 3, "RuntimeError: driver"),
+        ("raise ValueError('no such architecture')", 1, "ValueError: no such architecture"),
         ("import sys; sys.exit(7)", 3, "it ended with code 7"),
     ],
 )
@@ -139,12 +142,79 @@ def test_too_little_memory_is_known_before_the_start(
 ) -> None:
     memory = DeviceMemory("cpu", 2 * GIB, GIB)
     monkeypatch.setattr(vllm_memory, "read_memory", lambda _: memory)
+    monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.01)
     causes: list[str] = []
     settings = ManagedVllm(logs=str(tmp_path / "logs"))
     process = VllmProcess(settings, language_model, 0, never_up, lambda: None, causes.append)
     asyncio.run(process.run())
     assert "and 1.0 GiB are free; set a smaller `context`" in causes[0]
+    assert process.starts == 3
     assert not (tmp_path / "logs").exists()
+
+
+def test_short_of_memory_for_a_while_then_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, language_model: Path
+) -> None:
+    """The vLLM of a killed gateway still has its memory at the first start, and some of it at the second."""
+    monkeypatch.setattr(vllm_process, "MEMORY_PAUSE", 0.2)
+    monkeypatch.setattr(vllm_process, "MAX_PAUSE", 0.3)
+    free = iter([GIB])
+    monkeypatch.setattr(vllm_memory, "read_memory", lambda _: DeviceMemory("cpu", 24 * GIB, next(free, 20 * GIB)))
+    marker = tmp_path / "started"
+    code = f"""
+from pathlib import Path
+marker = Path({str(marker)!r})
+if not marker.exists():
+    marker.touch()
+    raise MemoryError
+{CHILD.replace('Path(sys.argv[at("--model") + 1]).read_text().split()', "(0, 60)")}"""
+    causes: list[str] = []
+
+    async def run() -> int:
+        enough = asyncio.Event()
+
+        async def up(url: str) -> None:
+            enough.set()
+
+        settings = ManagedVllm(logs=str(tmp_path / "logs"))
+        process = VllmProcess(settings, language_model, 0, up, lambda: None, causes.append)
+        process.command = [sys.executable, "-c", code]
+        await watched(process, enough)
+        return process.starts
+
+    with caplog.at_level(logging.WARNING, "rewrite-serve"):
+        assert asyncio.run(run()) == 3
+    assert causes == []
+    assert "vLLM is down: vLLM needs" in caplog.text
+    assert "vLLM is down: MemoryError" in caplog.text
+
+
+def test_the_pause_outlasts_a_vllm_that_is_being_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(vllm_process.asyncio, "sleep", sleep)
+    monkeypatch.setattr(VllmProcess, "_run_once", _short_of_memory)
+    asyncio.run(supervised(tmp_path, never_up).run())
+    assert pauses == [child_guard.GRACE_SECONDS + 5, 2 * (child_guard.GRACE_SECONDS + 5)]
+
+
+async def _short_of_memory(_: VllmProcess) -> Failure:
+    return Failure("it was killed", memory=True)
+
+
+def test_an_error_without_a_number_or_a_file_names_its_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: VllmProcess) -> Failure:
+        raise PermissionError("no right to start processes")
+
+    monkeypatch.setattr(VllmProcess, "_run_once", fail)
+    causes: list[str] = []
+    asyncio.run(supervised(tmp_path, never_up, give_up=causes.append).run())
+    assert causes == ["it cannot be started (no right to start processes)"]
 
 
 def test_memory_options_of_the_user_come_first(language_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +228,14 @@ def test_memory_options_of_the_user_come_first(language_model: Path, monkeypatch
     assert "--gpu-memory-utilization 0.5" in options(ManagedVllm(gpu_memory=0.5))
     assert "kv-cache" not in options(ManagedVllm(gpu_memory=0.5))
     assert "kv-cache" not in options(ManagedVllm(options=("--gpu-memory-utilization=0.3",)))
+    for option in (
+        "--max-model-len=2048", "--max_model_len=2048", "--max-model=2048", "--quantization=awq", "-q=awq", "-tp=2",
+        "--dtype=bfloat16", "--hf_overrides.max_position_embeddings=512", "--gpu_memory_utilization=0.3",
+    ):  # fmt: skip
+        assert "kv-cache" not in options(ManagedVllm(options=(option,))), option
+        assert "kv-cache" not in options(ManagedVllm(options=tuple(option.split("=")))), option
+    for option in ("--max-num-seqs=8", "--seed=1", "--enable-log-requests"):
+        assert "kv-cache" in options(ManagedVllm(options=(option,))), option
     half = options(ManagedVllm(context=1024, dtype="bfloat16"))
     assert "--kv-cache-memory-bytes 377487360 " in half
 
@@ -195,3 +273,9 @@ if times.read_text() == "broken":
         return process.starts
 
     assert asyncio.run(run()) >= 5
+
+
+@pytest.mark.parametrize("option", ["--port=1", "--trust-remote-code", "--trust_remote_code", "--trust", "--api_key=x"])
+def test_options_that_the_server_sets_are_refused_in_any_spelling(option: str) -> None:
+    with pytest.raises(BadInput, match="the server itself sets --"):
+        ManagedVllm(options=(option,))

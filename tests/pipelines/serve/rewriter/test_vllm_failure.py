@@ -35,20 +35,21 @@ api_server.py: error: unrecognized arguments: --no-such-option
 
 
 @pytest.mark.parametrize(
-    ("error", "permanent"),
+    ("error", "kind"),
     [
-        ("ValueError: Available memory on node 0 (20.8/23.5 GiB) on startup is less than desired", True),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", True),
-        ("RuntimeError: [enforce fail] DefaultCPUAllocator: not enough memory: out of memory", True),
-        ("safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata", True),
-        ("RuntimeError: CUDA error: unspecified launch failure", False),
-        ("ConnectionResetError", False),
+        ("ValueError: Available memory on node 0 (20.8/23.5 GiB) on startup is less than desired", "memory"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "memory"),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: not enough memory: out of memory", "memory"),
+        ("ValueError: gpu_memory_utilization must be at most 1, got 3", "permanent"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata", "permanent"),
+        ("RuntimeError: CUDA error: unspecified launch failure", "other"),
+        ("ConnectionResetError", "other"),
     ],
 )
-def test_the_cause_is_below_its_wrappers(error: str, permanent: bool) -> None:
+def test_the_cause_is_below_its_wrappers(error: str, kind: str) -> None:
     failure = find_error(WRAPPED.format(error=error))
     assert failure is not None
-    assert failure.permanent is permanent
+    assert (failure.permanent, failure.memory) == (kind == "permanent", kind == "memory")
     assert failure.cause.startswith(error.rpartition(":")[0].rpartition(".")[2][:12])
     assert failure.cause.rstrip(": ").endswith(error[-10:])
 
@@ -65,7 +66,19 @@ def test_without_an_error_the_code_is_the_cause(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("(APIServer pid=7) INFO 11-18 05:36:33 [api_utils.py:347] started\n")
     assert read_failure(log, 3) == Failure("it ended with code 3")
-    assert "memory runs out" in read_failure(log, 137).cause
     log.write_bytes(b"\xff" * 1_000_000 + b"\nValueError: " + b"long " * 1000)
     assert read_failure(log, 1).permanent
     assert len(read_failure(log, 1).cause) < 500
+
+
+def test_a_kill_is_the_cause_whatever_was_logged_before(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("ImportError: no module named flash_attn\nINFO: falling back\n")
+    for code in (137, -9):
+        failure = read_failure(log, code)
+        assert "memory runs out" in failure.cause
+        assert (failure.permanent, failure.memory) == (False, True)
+
+
+def test_a_log_that_vanished_leaves_the_code(tmp_path: Path) -> None:
+    assert read_failure(tmp_path / "nothing", 3) == Failure("it ended with code 3")
