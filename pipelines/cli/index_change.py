@@ -46,9 +46,10 @@ def run_add(arguments: argparse.Namespace) -> int:
     if not arguments.replace:
         refuse_takeover(arguments.index, known, tools)
     replaced = [tool.id for tool in tools if tool.id in known and known[tool.id] != as_stored(tool)]
+    change = add(arguments.index, tools, context, arguments.wait)
     if replaced:
         print(f"replaced: {', '.join(replaced[:5])}{', …' * (len(replaced) > 5)}", file=sys.stderr)
-    return _print_change(arguments.index, add(arguments.index, tools, context, arguments.wait))
+    return _print_change(arguments.index, change)
 
 
 def run_remove(arguments: argparse.Namespace) -> int:

@@ -101,12 +101,9 @@ def _collect(source: CatalogueSource, entries: Iterable[tuple[str, Tool]]) -> li
     locations: dict[str, str] = {}
     for location, tool in entries:
         if tool.id in locations:
-            source.skip(
-                BadInput(
-                    f"{location}: the id {tool.id!r} is already taken at {locations[tool.id]}; give one another id"
-                )
+            raise BadInput(
+                f"{location}: the id {tool.id!r} is already taken at {locations[tool.id]}; give one another id"
             )
-            continue
         locations[tool.id] = location
         tools.append(tool)
     if not tools:

@@ -65,7 +65,8 @@ class _Collection:
 
     def merge(self, path: CataloguePath, tools: Sequence[Tool]) -> None:
         """Add the tools of one file or folder, under other ids where theirs are taken."""
-        fresh = [tool for tool in tools if self.tools.get(tool.id) != tool]
+        # Equal calls are one operation; equal tools of two MCP servers may do different things.
+        fresh = [tool for tool in tools if not tool.call or self.tools.get(tool.id) != tool]
         taken = [tool for tool in fresh if tool.id in self.tools]
         if taken:
             fresh = self._renamed(path, taken)
@@ -112,7 +113,7 @@ class _Collection:
                 return renamed
         raise BadInput(
             f"the tool id {first.id!r} is both in {self.owners[first.id]} and in {path.path}; leave one out, or name "
-            "the provider of one (`providers` in a config, --provider)"
+            "the provider of one (`providers` in a config, --provider, `rewrite-index mcp --name`)"
         )
 
     def _other_names(self, path: Path, tool: Tool) -> list[str]:
