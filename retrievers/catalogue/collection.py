@@ -59,7 +59,7 @@ class _Collection:
         """The tools of one file or folder; entries that are wrong are reported."""
         skipped: list[str] = []
         tools = self._read(path, self.providers.get(path, ""), skipped)
-        for sentence in skipped:
+        for sentence in dict.fromkeys(skipped):
             self.report(f"skipped: {sentence}")
         return tools
 

@@ -40,7 +40,7 @@ class References:
     """Looks up the $refs of one document and of the files it points at."""
 
     def __init__(self, document: Mapping[str, object], source: CatalogueSource) -> None:
-        self._source = source
+        self.source = source
         self._files: dict[Path, object] = {source.path.resolve(): document}
         self._inlined: dict[str, dict[str, object]] = {}
 
@@ -78,7 +78,7 @@ class References:
     def target(self, reference: str, location: str) -> dict[str, object]:
         """The object a $ref points at."""
         name, _, pointer = reference.partition("#")
-        path = self._source.path.resolve() if not name else self._inside(name, reference, location)
+        path = self.source.path.resolve() if not name else self._inside(name, reference, location)
         if path not in self._files:
             self._files[path] = self._load(path, reference, location)
         target = resolve_pointer(self._files[path], f"#{pointer}")
@@ -90,11 +90,11 @@ class References:
 
     def _inside(self, name: str, reference: str, location: str) -> Path:
         """The file of a $ref, which has to be inside the folder."""
-        root = self._source.root.resolve()
+        root = self.source.root.resolve()
         if "://" in name or name.startswith("//"):
             raise BadInput(f"{location}: the $ref {reference!r} is on the network; download it and point at the file")
         try:
-            path = (self._source.path.resolve().parent / unquote(name)).resolve()
+            path = (self.source.path.resolve().parent / unquote(name)).resolve()
             is_file = path.is_relative_to(root) and path.is_file()
         except (OSError, ValueError):  # a name too long, a NUL in it
             is_file = False
@@ -107,7 +107,7 @@ class References:
 
     def _load(self, path: Path, reference: str, location: str) -> object:
         """Another file of the document, with $refs that no longer depend on the file they are in."""
-        self._source.included.add(path)
+        self.source.included.add(path)
         try:
             document = load(CatalogueSource(path))
         except BadInput as error:
@@ -150,7 +150,11 @@ class _Inliner:
             return value if isinstance(value, bool) else {}
         reference = value.get("$ref")
         if isinstance(reference, str):
-            target = self._references.target(reference, self._place)
+            try:
+                target = self._references.target(reference, self._place)
+            except BadInput as error:
+                self._references.source.skip(error)  # the tool is usable without the details of one argument
+                return {}
             if reference in within or len(within) >= self._depth or self.left <= 0:
                 self.left -= 60  # about the length of the note
                 return _note(reference, target)

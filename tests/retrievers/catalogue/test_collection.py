@@ -88,6 +88,15 @@ def test_a_wrong_operation_is_skipped_and_the_rest_of_its_file_read(tmp_path: Pa
     assert ["GET /a, parameters[0]" in reports[0], "the $ref '#/nowhere'" in reports[1]] == [True, True]
 
 
+def test_an_argument_with_a_broken_reference_stays_without_its_details(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}, "b": {"type": "string"}}}
+    operation = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+    write(tmp_path, a=json.dumps({"openapi": "3.0.0", "info": {"title": "A"}, "paths": {"/a": {"post": operation}}}))
+    [tool], reports = read(tmp_path / "a.json")
+    assert [parameter.name for parameter in tool.parameters] == ["a", "b"]
+    assert len(reports) == 1
+
+
 def test_where_nothing_can_be_read_one_sentence_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "holds no catalogue (.json" in refusal(tmp_path / "empty")

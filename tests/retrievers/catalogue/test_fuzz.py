@@ -17,7 +17,8 @@ from retrievers.types import Tool
 WORDS = (
     "_id title text metadata parameters category provider openapi info paths /a get post requestBody content schema "
     "application/json $ref #/a # type object array properties required items enum anyOf allOf tools result name "
-    "inputSchema serverInfo function description tool_name api_list required_parameters in query tags operationId 3.0.0"
+    "inputSchema serverInfo function description tool_name api_list required_parameters in query tags operationId "
+    "3.0.0 swagger 2.0 host basePath schemes consumes definitions body formData file servers url variables security"
 ).split()
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(WORDS)
 KEYS = st.sampled_from(WORDS) | st.text(max_size=4)
@@ -83,9 +84,17 @@ def test_values_in_the_right_places(tmp_path: Path, value: Any, inner: Any) -> N
     body = {"content": {"application/json": {"schema": {"allOf": [value, {"$ref": "#/components"}]}}}}
     schema = {"properties": {"a": value, "b": inner}, "allOf": [inner], "$defs": value}
     document = {"openapi": "3.0.0", "info": {"title": "t"}, "components": value}
+    document |= {"servers": inner, "security": value}
+    swagger = {"swagger": "2.0", "info": {"title": "t"}, "definitions": value, "host": inner, "schemes": value}
+    form = {"name": "c", "in": "formData", "type": value, "description": "d", "items": inner}
     for format, filled in (
         ("openapi", {**document, "paths": {"/a": {"get": operation, "parameters": inner}}}),
         ("openapi", {**document, "paths": {"/a": {"get": {"requestBody": body, "tags": inner}}}}),
+        ("openapi", {**swagger, "paths": {"/a": {"post": {"parameters": [value, {"name": "b", "in": "body"}, form]}}}}),
+        (
+            "openapi",
+            {**swagger, "paths": {"/a": {"get": {"parameters": [form], "consumes": inner, "security": value}}}},
+        ),
         ("mcp", {"tools": [{"name": "a", "inputSchema": schema, "description": inner}]}),
         ("functions", [{"name": "a", "parameters": schema}, {"function": value}]),
         ("toolbench", {"tool_name": "t", "api_list": [{"name": "a", "required_parameters": value}, inner]}),
