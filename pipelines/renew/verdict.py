@@ -8,7 +8,7 @@ false alarm costs one round.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def compare_on_fixed_sets(
     config: RenewConfig, folder: Path, sets: Sequence[LoadedSet], live: Index, context: Context
 ) -> Verdict:
     """Evaluate live and candidate on every fixed set, write the reports, and return the verdict."""
-    systems, rewriters = _systems(config, folder)
+    systems, rewriters = make_systems(config, folder)
     evaluations: dict[str, Evaluation] = {}
     for fixed in sets:
         settings = EvalConfig(
@@ -138,7 +138,7 @@ def _compare(
     ]
 
 
-def _systems(config: RenewConfig, folder: Path) -> tuple[dict[str, SystemSettings], dict[str, RewriterSettings]]:
+def make_systems(config: RenewConfig, folder: Path) -> tuple[dict[str, SystemSettings], dict[str, RewriterSettings]]:
     """Both systems as a whole: with the live rewriter, if it exists, also where only the retriever is new."""
     now, rewriters = config.live, {}
     if now.rewriter is not None and now.rewriter.path is not None and Path(now.rewriter.path).expanduser().exists():
@@ -147,8 +147,7 @@ def _systems(config: RenewConfig, folder: Path) -> tuple[dict[str, SystemSetting
     live = SystemSettings(now.retriever, str(folder / LIVE), rewriter=rewriter, fusion=fusion)
     if isinstance(config.retrain, RetrainRewriter):
         assert now.rewriter is not None
-        like = now.rewriter
-        rewriters[CANDIDATE] = RewriterSettings(str(folder / CANDIDATE), like.base, None, like.backend, like.sampling)
+        rewriters[CANDIDATE] = replace(now.rewriter, path=str(folder / CANDIDATE))
         candidate = SystemSettings(now.retriever, str(folder / LIVE), rewriter=CANDIDATE, fusion=now.fusion)
     else:
         candidate = SystemSettings(now.retriever, str(folder / CANDIDATE), rewriter=rewriter, fusion=fusion)

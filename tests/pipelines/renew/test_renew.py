@@ -28,12 +28,13 @@ from pipelines.database.schema import migrate
 from pipelines.database.session import Database, Session
 from pipelines.database.settings import DatabaseSettings
 from pipelines.renew.promote import promote, restore_previous
+from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import LiveSystem, RenewConfig
-from pipelines.renew.verdict import make_verdict
+from pipelines.renew.verdict import make_systems, make_verdict
 from pipelines.rewriters import RewriterSettings
 from retrievers.index import Index, build
 from retrievers.kind import Context
-from retrievers.settings import BM25Settings
+from retrievers.settings import BM25Settings, RewriteFusion
 
 DENSE = {
     "kind": "dense",
@@ -250,6 +251,19 @@ def test_a_rewriter_is_promoted_by_a_link_and_taken_back(tmp_path: Path, context
     (tmp_path / "round-0002" / "rewriter-before").unlink()  # of the first promotion above
     restore_previous(fresh, tmp_path / "round-0002", context)
     assert not (tmp_path / "new").exists()
+
+
+def test_live_and_candidate_are_compared_with_one_fusion(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    config, fusion = _rewriting(tmp_path / "live"), RewriteFusion(raw=0.25)
+    assert config.live.rewriter is not None
+    fused = replace(config.live, rewriter=replace(config.live.rewriter, fusion=fusion))
+    systems, rewriters = make_systems(replace(config, live=fused), tmp_path)
+    assert {name: rewriters[str(system.rewriter)].fusion for name, system in systems.items()} == {
+        LIVE: fusion,
+        CANDIDATE: fusion,
+    }
+    assert rewriters[CANDIDATE] == replace(rewriters[LIVE], path=str(tmp_path / CANDIDATE))
 
 
 def _rewriting(path: Path) -> RenewConfig:
