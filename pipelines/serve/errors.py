@@ -11,7 +11,7 @@ Reason = Literal[
 """Why a ranking is raw although a rewrite was wanted.
 
 starting      the model is not up yet
-cannot_start  it cannot start here and is not tried again; GET /v1/models and the log have the cause
+cannot_start  it cannot start and is not tried again; the log has the cause, and GET /v1/models for scope write
 unavailable   it cannot be reached, broke off, or cannot answer now
 circuit_open  it failed several times in a row and is not asked for a while
 busy          too many utterances wait for it

@@ -33,6 +33,7 @@ _DESCRIPTIONS = {
 }
 BODY = (408, 413, 415, 422)
 """Errors of routes with a body."""
+CANNOT_START = "the rewriter cannot start; the server's log has the cause"
 
 
 def errors(*others: int) -> dict[int | str, dict[str, Any]]:
@@ -87,7 +88,7 @@ def check_utterances(gateway: Gateway, utterances: list[str]) -> None:
         raise Refusal(422, "invalid", f"an utterance has at most {limits.characters} characters")
 
 
-def describe_models(gateway: Gateway) -> ModelsResponse:
+def describe_models(gateway: Gateway, caller: Caller) -> ModelsResponse:
     """The retriever, and the rewriter if there is one."""
     catalogue, rewriter = gateway.catalogue, gateway.rewriter
     fingerprint = catalogue.current.search.fingerprint
@@ -103,7 +104,14 @@ def describe_models(gateway: Gateway) -> ModelsResponse:
                 fingerprint=str(hashed) if hashed else None,
                 engine=rewriter.settings.backend.kind,
                 template=f"{template.name} {template.version}",
-                error=rewriter.dispatcher.failure or None,
+                error=_describe_failure(rewriter.dispatcher.failure, caller),
             )
         )
     return ModelsResponse(models=models)
+
+
+def _describe_failure(failure: str, caller: Caller) -> str | None:
+    """Why the rewriter cannot start; vLLM's own words name paths and options, which are not for every caller."""
+    if not failure:
+        return None
+    return failure if caller.scopes & {"write", "admin"} else CANNOT_START

@@ -78,7 +78,7 @@ async def feedback(body: schemas.FeedbackRequest, gateway: GatewayDep, caller: C
 async def list_models(gateway: GatewayDep, caller: CallerDep) -> Response:
     """List the retriever and the rewriter."""
     caller.charge("search")
-    return reply(describe_models(gateway))
+    return reply(describe_models(gateway, caller))
 
 
 @router.get("/healthz", response_model=HealthResponse, responses=errors(), tags=["server"])

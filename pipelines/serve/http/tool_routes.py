@@ -118,7 +118,7 @@ async def reload(gateway: GatewayDep, caller: CallerDep) -> Response:
     """Look for newer versions of index and rewriter now."""
     caller.charge("admin")
     await gateway.refresh()
-    return reply(describe_models(gateway))
+    return reply(describe_models(gateway, caller))
 
 
 def make_tool(tool_id: str, body: schemas.ToolBody) -> Tool:

@@ -43,7 +43,7 @@ async def about(gateway: GatewayDep, caller: CallerDep) -> Response:
         caller=caller.name,
         scopes=sorted(caller.scopes),
         tools=len(gateway.catalogue.current.index.tools),
-        models=describe_models(gateway).models,
+        models=describe_models(gateway, caller).models,
         asks=rewriter is not None and rewriter.dispatcher.fusion.raw < 1,
         deadline_ms=config.deadline_ms,
         max_deadline_ms=config.max_deadline_ms,

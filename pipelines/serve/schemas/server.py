@@ -18,7 +18,9 @@ class ModelOut(ResponseModel):
     fingerprint: str | None
     engine: str | None = None
     template: str | None = None
-    error: str | None = Field(default=None, description="Why the model cannot start; it is not tried again.")
+    error: str | None = Field(
+        default=None, description="Why the model cannot start; the cause needs the scope write or admin."
+    )
 
 
 class ModelsResponse(ResponseModel):

@@ -16,6 +16,7 @@ from waiting import PATIENCE, until
 from pipelines.cli import main as cli
 from pipelines.config import ConfigError, parse
 from pipelines.serve.errors import Refusal
+from pipelines.serve.http.dependencies import CANNOT_START
 from pipelines.serve.keys import Caller, Gate, digest, make_key
 from pipelines.serve.settings import KeySettings, ServeConfig
 
@@ -45,6 +46,22 @@ def test_each_scope_opens_its_routes_and_no_others(serve: Serve) -> None:
         assert server.client.request(method, path, json=body, headers={"X-API-Key": keys[scope]}).status_code != 401
     assert server.client.get("/healthz").status_code == 200
     assert server.client.get("/metrics").status_code == 401
+
+
+def test_the_cause_of_a_failed_start_is_not_for_every_key(serve: Serve) -> None:
+    """The error text of vLLM names paths and options of the server."""
+    cause = "ValueError: no config.json in /srv/models/private"
+    keys = {scopes: make_key()[0] for scopes in (("search",), ("search", "write"), ("admin", "search"))}
+    rules = {"template": "needs", "backend": {"kind": "rules"}}
+    server = serve(anonymous=["search"], keys=[entry(key, *scopes) for scopes, key in keys.items()], rewriter=rules)
+    assert server.gateway.rewriter is not None
+    for path in ("/v1/models", "/v1/about"):
+        server.gateway.rewriter.dispatcher.failure = ""
+        assert server.client.get(path).json()["models"][1]["error"] is None
+        server.gateway.rewriter.dispatcher.failure = cause
+        headers = [{}, *({"X-API-Key": key} for key in keys.values())]
+        errors = [server.client.get(path, headers=header).json()["models"][1]["error"] for header in headers]
+        assert errors == [CANNOT_START, CANNOT_START, cause, cause]
 
 
 def test_admin_routes_are_off_by_default(serve: Serve) -> None:
