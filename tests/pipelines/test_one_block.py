@@ -20,7 +20,7 @@ from pipelines.data.sample_data import sample_folder
 from pipelines.data.trec import read_run
 from pipelines.rewriters import RewriterSettings
 from pipelines.search import ToolSearch
-from pipelines.serve.rewriter.engines import choose_engine
+from pipelines.serve.rewriter.engine_choice import choose_engine
 from pipelines.serve.rewriter.settings import ExternalServers, ServedRewriter
 from retrievers.index import Index
 from retrievers.index import manifest as manifests
@@ -101,11 +101,21 @@ def test_all_commands_choose_the_same_retriever(
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm", "server", "rules"])
 def test_every_backend_of_a_rewriter_can_be_served(kind: str, model: ModelServer) -> None:
-    named = {"url": model.url, "model": "rewriter"} if kind == "server" else {"context": 512} if kind == "vllm" else {}
+    server = {"url": model.url, "model": "rewriter", "context": 512}
+    named = server if kind == "server" else {"context": 512} if kind == "vllm" else {}
     source = {"base": "bundled:smollm2-135m"} if kind in ("transformers", "vllm") else {}
     block = {"template": "needs", "backend": {"kind": kind, **named}, "fusion": {"raw": 0.3}, **source}
     served, same = parse(ServedRewriter, block), parse(RewriterSettings, block)
     made = served.to_rewriter_settings()
     assert (made.fusion, made.template, made.base, made.backend.kind) == (same.fusion, "needs", same.base, kind)
     if kind == "server":
-        assert choose_engine(served).backend == ExternalServers((model.url,), "rewriter")
+        assert choose_engine(served).backend == ExternalServers((model.url,), "rewriter", context=512)
+
+
+def test_settings_that_serving_does_not_use_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    backend = {"kind": "server", "url": "http://127.0.0.1:1/v1", "model": "m"}
+    choose_engine(parse(ServedRewriter, {"template": "needs", "backend": {**backend, "context": 512}}))
+    assert caplog.messages == []
+    choose_engine(parse(ServedRewriter, {"template": "needs", "backend": {**backend, "timeout": 5, "retries": 0}}))
+    [message] = caplog.messages
+    assert message.startswith("rewriter.backend: not used for serving: timeout, retries; set `deadline_ms`")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import NamedTuple
 
 from pipelines.rewriters import RewriterParts, describe, load_rewriter
@@ -18,11 +17,11 @@ from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatche
 from pipelines.serve.rewriter.endpoints import HttpClients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.rewriter.prompt_budget import PromptBudget
 from pipelines.serve.rewriter.settings import ExternalServers, ManagedVllm, ServedRewriter
-from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, MODEL_NAME, VllmProcess, installed
+from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, MODEL_NAME, VllmProcess
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import Backend
 from rewrite.backends.server import ServerBackend
-from rewrite.settings import ServerSettings, TransformersSettings
+from rewrite.settings import ServerSettings
 
 LOAD_SECONDS = 60.0
 """Seconds for a server to load an adapter."""
@@ -131,6 +130,7 @@ class ServersEngine(RewriterEngine):
         engine = self._settings.backend
         assert isinstance(engine, ExternalServers)
         self._model, self._key_variable, self._loads_adapter = engine.model, engine.key_variable, engine.load_adapter
+        self._context = engine.context
         self._clients = open_clients(any(url.lower().startswith("https:") for url in engine.urls))
         self._servers = [
             ServerEndpoint(url, self._clients, self._breaker(), engine.key_variable, engine.load_adapter)
@@ -257,18 +257,6 @@ class VllmEngine(ServersEngine):
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-
-def choose_engine(settings: ServedRewriter) -> ServedRewriter:
-    """The settings, with transformers in place of a vLLM that is not installed; one server is a list of one."""
-    backend = settings.backend
-    if isinstance(backend, ServerSettings):
-        servers = ExternalServers((backend.url,), backend.model, key_variable=backend.key_variable)
-        return replace(settings, backend=servers)
-    if isinstance(backend, ManagedVllm) and not installed():
-        log.warning("vLLM is not installed: the rewriter runs in this process by transformers, which is slower")
-        return replace(settings, backend=TransformersSettings())
-    return settings
 
 
 def choose_fusion(settings: ServedRewriter, parts: RewriterParts) -> RewriteFusion:

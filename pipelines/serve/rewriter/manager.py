@@ -11,7 +11,8 @@ from typing import Literal
 from pipelines.rewriters import RewriterParts, find_parts
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.dispatcher import RewriteDispatcher
-from pipelines.serve.rewriter.engines import EngineSetup, choose_engine, choose_fusion, make_engine
+from pipelines.serve.rewriter.engine_choice import choose_engine
+from pipelines.serve.rewriter.engines import EngineSetup, choose_fusion, make_engine
 from pipelines.serve.rewriter.settings import ServedRewriter
 from pipelines.system_description import fusion_warning
 from rewrite.folder import CARD_FILE

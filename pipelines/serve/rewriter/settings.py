@@ -56,6 +56,8 @@ class ExternalServers:
     """The environment variable with their API key; no key is sent if it is not set."""
     load_adapter: bool = False
     """Let vLLM servers on the same disk load the rewriter's adapter by its path; needs runtime LoRA updating."""
+    context: Annotated[int, Ge(0)] = 0
+    """Tokens of prompt and answer together; 0: ask the servers, which may not know."""
 
     def __post_init__(self) -> None:
         if not self.urls:
@@ -96,8 +98,10 @@ class ServedRewriter:
         """The same rewriter in the settings of evaluation and batch jobs."""
         backend: BackendSettings
         if isinstance(self.backend, ExternalServers):
-            urls, model, variable = self.backend.urls, self.backend.model, self.backend.key_variable
-            backend = ServerSettings(urls[0], model, key_variable=variable, timeout=10.0, retries=0)
+            own = self.backend
+            backend = ServerSettings(
+                own.urls[0], own.model, key_variable=own.key_variable, timeout=10.0, retries=0, context=own.context
+            )
         else:
             backend = self.backend
         template = self.template or ("needs" if isinstance(backend, RulesSettings) else None)

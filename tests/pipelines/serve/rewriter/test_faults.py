@@ -208,9 +208,15 @@ def test_callers_in_a_hurry_close_nothing_for_others(serve: Serve, model: ModelS
     assert server.search(f"{TEXT} patiently")["results"][0]["fallback"] is None
 
 
-def test_an_utterance_that_does_not_fit_is_not_asked(serve: Serve, model: ModelServer) -> None:
-    model.context = 400
-    server = serve(rewriter=rewriter(model))
+@pytest.mark.parametrize("known", [True, False])
+def test_an_utterance_that_does_not_fit_is_not_asked(serve: Serve, model: ModelServer, known: bool) -> None:
+    """The limit is the server's own, or that of the config."""
+    config = rewriter(model)
+    if known:
+        model.context = 400
+    else:
+        config["backend"] = {"kind": "server", "url": model.url, "model": "rewriter", "context": 400}
+    server = serve(rewriter=config)
     server.until_ready()
     [result] = server.search("word " * 1500)["results"]
     assert result["fallback"] == {"reason": "too_long"}

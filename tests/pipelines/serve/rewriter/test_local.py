@@ -149,7 +149,7 @@ def test_what_an_older_rewriter_said_is_not_remembered_for_a_newer_one_of_the_sa
 def test_where_vllm_is_not_installed_it_says_so_and_goes_on(
     serve: Serve, tiny_lm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pipelines.serve.rewriter.engines.installed", lambda: False)
+    monkeypatch.setattr("pipelines.serve.rewriter.engine_choice.installed", lambda: False)
     make_test_rewriter(tiny_lm, tmp_path / "rewriter", 1)
     server = serve(**config(tiny_lm, tmp_path / "rewriter", "vllm"))
     assert "vLLM is not installed" in caplog.text
