@@ -33,7 +33,7 @@ def server() -> Iterator[ModelServer]:
         said = body["messages"][-1]["content"]
         return TOO_LONG if said.count("\n- ") > MOST or "epic" in said else None
 
-    made = ModelServer(lambda said: f"- {said.rpartition('User: ')[2]}")
+    made = ModelServer(lambda prompt: f"- {prompt.rpartition('User: ')[2]}")
     made.context, made.manners = 0, manners
     yield made
     made.stop()

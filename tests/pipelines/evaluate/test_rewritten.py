@@ -108,7 +108,7 @@ def perfect(place: Path) -> Callable[[str], str]:
         for row in (place / "few" / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]:
             query, tool, _ = row.split("\t")
             gold.setdefault(texts[query], []).append(f"- {names[tool]}")
-    return lambda said: "\n".join(gold[" ".join(said.split())])
+    return lambda prompt: "\n".join(gold[" ".join(prompt.split())])
 
 
 def ids(evaluation: Evaluation, system: str) -> list[tuple[str, ...]]:
@@ -142,7 +142,7 @@ def test_every_query_is_asked_once_whoever_uses_the_answer(place: Path, monkeypa
     assert len(ScriptedBackend.asked) == len(set(ScriptedBackend.asked)) == SIZES["test"] + SIZES["dev"]
     # Where tools are shown, other retrievers show others; dev is asked only for the one that chooses.
     shown = {"mine": {"base": str(place / "model"), "template": "candidates"}}
-    found = scripted(monkeypatch, place, lambda said: "NONE", systems={**SYSTEMS, **flat}, rewriters=shown)
+    found = scripted(monkeypatch, place, lambda prompt: "NONE", systems={**SYSTEMS, **flat}, rewriters=shown)
     assert len(ScriptedBackend.asked) == 2 * SIZES["test"] + SIZES["dev"]
     assert found.rewriters.keys() == {"mine with bm25", "mine with flat"}
     assert found.summary()["fusions"]["flat"]["rewriter"] == "mine with flat"

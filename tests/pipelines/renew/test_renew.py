@@ -102,12 +102,12 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
             assert server.post("/v1/feedback", utterance=text, tools=tools).status_code == 200
         before = answered_by(server)
         assert cli.train(["renew", config, "--device", "cpu", "--set", "promote=false"]) == 0
-        said = capsys.readouterr().out
-        assert "records: 40 of feedback, 1 of trace; 40 utterances" in said
-        assert "not in the catalogue: no_such_tool (1)" in said
-        assert "retrained main: dev recall@5 " in said
-        assert "The candidate is better, and nowhere worse" in said
-        assert "better, not promoted: " in said
+        output = capsys.readouterr().out
+        assert "records: 40 of feedback, 1 of trace; 40 utterances" in output
+        assert "not in the catalogue: no_such_tool (1)" in output
+        assert "retrained main: dev recall@5 " in output
+        assert "The candidate is better, and nowhere worse" in output
+        assert "better, not promoted: " in output
         assert Index(place / "live", context).fingerprint == before
         assert cli.train(["renew", config, "--device", "cpu"]) == 0
         assert "round-0001 was better before, and is promoted now" in capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_clicks_become_a_better_index_that_the_server_takes_up(
     folder = place / "renewals" / "round-0001"
     facts = json.loads((folder / "verdict.json").read_text())
     assert facts["outcome"] == "rolled back"
-    assert {each["group"] for each in facts["comparisons"]} >= {"all queries", "en", "de"}
+    assert {row["group"] for row in facts["comparisons"]} >= {"all queries", "en", "de"}
     page = (folder / "report.html").read_text()
     assert "no_such_tool" in page
     assert "<bdi>rolled back</bdi>" in page
@@ -181,9 +181,9 @@ def test_dry_run_tells_what_would_be_learned_and_writes_nothing(
 ) -> None:
     confirm(place, 10)
     assert cli.train(["renew", written(place), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert yaml.safe_load(said)["live"]["retriever"] == "main"
-    assert "# records: 10 of feedback, 1 of trace; 10 utterances" in said
+    output = capsys.readouterr().out
+    assert yaml.safe_load(output)["live"]["retriever"] == "main"
+    assert "# records: 10 of feedback, 1 of trace; 10 utterances" in output
     assert not (place / "renewals").exists()
     assert cli.train(["renew", written(place)]) == 0
     assert "no round was made: 10 utterances of the 30" in capsys.readouterr().out
@@ -192,9 +192,9 @@ def test_dry_run_tells_what_would_be_learned_and_writes_nothing(
 def test_mistakes_are_one_sentence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def complaint(**changes: Any) -> str:
         assert cli.train(["renew", written(place, **changes)]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        return said
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        return message
 
     assert "nothing to learn from" in complaint(sources={})
     assert "no regular expression" in complaint(sources={"traces": "x", "drop": ["("]})
@@ -217,17 +217,17 @@ def test_harm_in_one_group_or_one_data_set_stops_a_better_candidate() -> None:
     mask = {"a": [True] * 60 + [False] * 12, "b": [False] * 60 + [True] * 12}
     grouped = _evaluation([0.0] * 60 + [1.0] * 12, [1.0] * 60 + [0.0] * 12, mask)
 
-    def told(**found: Any) -> tuple[bool, bool, list[tuple[str, str]]]:
-        each = make_verdict(found, ("recall@5",), 0.05, 0)
-        return each.better, each.passed, [(place.data, place.group) for place in each.worse]
+    def judge(**evaluations: Any) -> tuple[bool, bool, list[tuple[str, str]]]:
+        verdict = make_verdict(evaluations, ("recall@5",), 0.05, 0)
+        return verdict.better, verdict.passed, [(row.data, row.group) for row in verdict.worse]
 
-    assert told(fine=fine) == (True, True, [])
-    assert told(harmed=harmed) == (True, True, [])  # nobody asked about the twelve
-    assert told(grouped=grouped) == (True, False, [("grouped", "b")])
-    assert told(fine=fine, small=small) == (True, True, [])  # four queries prove nothing
+    assert judge(fine=fine) == (True, True, [])
+    assert judge(harmed=harmed) == (True, True, [])  # nobody asked about the twelve
+    assert judge(grouped=grouped) == (True, False, [("grouped", "b")])
+    assert judge(fine=fine, small=small) == (True, True, [])  # four queries prove nothing
     lost = _evaluation([1.0] * 12, [0.0] * 12, {})
-    assert told(fine=fine, lost=lost) == (True, False, [("lost", "all queries")])
-    assert told(same=_evaluation([1.0] * 50, [1.0] * 50, {})) == (False, False, [])
+    assert judge(fine=fine, lost=lost) == (True, False, [("lost", "all queries")])
+    assert judge(same=_evaluation([1.0] * 50, [1.0] * 50, {})) == (False, False, [])
 
 
 def test_a_rewriter_is_promoted_by_a_link_and_taken_back(tmp_path: Path, context: Context) -> None:

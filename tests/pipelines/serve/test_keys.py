@@ -81,16 +81,16 @@ def stop_the_clock(server: Running, key: str | None) -> None:
 
 def together(server: Running, model: ModelServer, callers: int, refused: int) -> Sequence[httpx.Response]:
     """Their answers, where the model answers nobody before so many were refused."""
-    enough, found = threading.Event(), list[httpx.Response]()
+    enough, responses = threading.Event(), list[httpx.Response]()
     model.manners = lambda *_: enough.wait(PATIENCE) and None
     with ThreadPoolExecutor(callers) as pool:
         for number in range(callers):
-            pool.submit(lambda number=number: found.append(server.post("/v1/search", utterance=f"hi {number}")))  # type: ignore[misc]
+            pool.submit(lambda number=number: responses.append(server.post("/v1/search", utterance=f"hi {number}")))  # type: ignore[misc]
         try:
-            until(lambda: len(found) >= refused)
+            until(lambda: len(responses) >= refused)
         finally:
             enough.set()
-    return found
+    return responses
 
 
 def test_a_key_has_a_share_of_each_minute_and_of_the_moment(serve: Serve, model: ModelServer) -> None:
@@ -99,8 +99,8 @@ def test_a_key_has_a_share_of_each_minute_and_of_the_moment(serve: Serve, model:
     server.until_ready()
     stop_the_clock(server, key)
     server.client.headers["Authorization"] = f"Bearer {key}"
-    found = together(server, model, 4, refused=2)
-    assert [each.status_code for each in found] == [429, 429, 200, 200]
+    responses = together(server, model, 4, refused=2)
+    assert [response.status_code for response in responses] == [429, 429, 200, 200]
     assert server.post("/v1/search", utterance=["hi"] * 8, rewrite="off").status_code == 200
     refused = server.post("/v1/search", utterance="hi", rewrite="off")
     assert refused.status_code == 429
@@ -136,8 +136,11 @@ def test_a_share_comes_back_with_time() -> None:
 def test_more_requests_than_the_server_bears_get_429(serve: Serve, model: ModelServer) -> None:
     server = serve(rewriter=rewriter(model), limits={"in_flight": 3})
     server.until_ready()
-    found = [(each.status_code, each.headers.get("Retry-After")) for each in together(server, model, 8, refused=5)]
-    assert found == [(429, "1")] * 5 + [(200, None)] * 3
+    outcomes = [
+        (response.status_code, response.headers.get("Retry-After"))
+        for response in together(server, model, 8, refused=5)
+    ]
+    assert outcomes == [(429, "1")] * 5 + [(200, None)] * 3
     assert server.client.get("/readyz").status_code == 200
 
 
@@ -156,14 +159,14 @@ def test_keys_are_known_by_their_hash_alone() -> None:
 
 def test_the_command_makes_a_key_that_the_config_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.serve(["key", "--scope", "search", "--scope", "write", "--name", "agent"]) == 0
-    said = capsys.readouterr().out
-    key = next(word for word in said.split() if word.startswith("trw_"))
+    output = capsys.readouterr().out
+    key = next(word for word in output.split() if word.startswith("trw_"))
     import yaml
 
-    [made] = yaml.safe_load(said.splitlines()[-1])
+    [made] = yaml.safe_load(output.splitlines()[-1])
     config = parse(ServeConfig, {"index": "runs/x", "keys": [made]})
     assert Gate(config.keys, ()).admit(f"Bearer {key}", None).scopes == {"search", "write"}
-    assert key not in said.splitlines()[-1]
+    assert key not in output.splitlines()[-1]
 
 
 def engine(settings: dict[str, Any]) -> dict[str, Any]:

@@ -295,12 +295,12 @@ def test_an_index_of_the_paper_form_lives(
 
 def test_a_detector_without_words_reads_the_vector_alone() -> None:
     texts = tuple(f"text {number}" for number in range(200))
-    told = replace(
+    lessons = replace(
         LESSONS, labels=replace(LESSONS.labels, texts=texts), dev_labels=replace(LESSONS.labels, texts=texts)
     )
     for words in (True, False):
         settings = replace(SETTINGS, modules=Modules(words=words), train=MassToolTraining(TRAIN.data, epochs=1))
-        heads, facts = train_heads(told, settings, None, CONTEXT)
+        heads, facts = train_heads(lessons, settings, None, CONTEXT)
         assert ("words" in facts["detection"]) == words
         if not words:
             plain = torch.sigmoid(heads.detection_logits(LESSONS.dev[:3]))

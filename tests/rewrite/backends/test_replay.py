@@ -33,8 +33,10 @@ def _file(folder: Path, rows: list[dict[str, object]]) -> Path:
 
 def test_rewrites_of_a_batch_job_are_read_as_they_were(tmp_path: Path) -> None:
     rewriter, facts = make_rewriter(RewriterSettings(backend=ReplaySettings(path=str(_file(tmp_path, ROWS)))))
-    found = rewriter.rewrite([RewriteRequest(str(row["text"])) for row in ROWS])
-    assert [(each.status, list(each.lines)) for each in found] == [(row["status"], row["queries"]) for row in ROWS]
+    rewrites = rewriter.rewrite([RewriteRequest(str(row["text"])) for row in ROWS])
+    assert [(rewrite.status, list(rewrite.lines)) for rewrite in rewrites] == [
+        (row["status"], row["queries"]) for row in ROWS
+    ]
     assert facts["backend"] == "replay"
     with pytest.raises(RewriteError, match="has no rewrite of 'an umbrella\\?'; write it first"):
         rewriter.rewrite([RewriteRequest("an umbrella?")])

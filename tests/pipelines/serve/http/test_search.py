@@ -59,7 +59,7 @@ def test_all_kinds_of_retrievers_answer_alike(some_tools: list[Tool], tmp_path: 
 def test_with_a_rewriter_it_is_toolsearch_explain(
     serve: Serve, index: Path, model: ModelServer, template: str, fusion: dict
 ) -> None:
-    model.answer = lambda said: "- " + "\n- ".join(["list invoices", *said.splitlines()[-1].split()[:2]])
+    model.answer = lambda prompt: "- " + "\n- ".join(["list invoices", *prompt.splitlines()[-1].split()[:2]])
     server = serve(rewriter=rewriter(model, template=template, fusion=fusion))
     server.until_ready()
     found = server.search(ASKED, k=8)
@@ -101,7 +101,7 @@ def test_the_modes_ask_the_rewriter_or_do_not(
 
 @pytest.mark.parametrize("line", ["book me a flight", "Book me a flight!", "BOOK me, a flight."])
 def test_an_echo_is_not_a_rewrite(serve: Serve, model: ModelServer, line: str) -> None:
-    model.answer = lambda said: f"- {line}"
+    model.answer = lambda prompt: f"- {line}"
     server = serve(rewriter=rewriter(model))
     server.until_ready()
     [result] = server.search("book me a flight")["results"]
@@ -170,7 +170,7 @@ def test_filters_leave_k_tools_where_there_are_as_many(serve: Serve, model: Mode
 
 
 def test_a_rewriter_that_leaves_it_alone_is_no_failure(serve: Serve, model: ModelServer) -> None:
-    model.answer = lambda said: "NONE"
+    model.answer = lambda prompt: "NONE"
     server = serve(rewriter=rewriter(model))
     server.until_ready()
     [result] = server.search("book me a flight")["results"]

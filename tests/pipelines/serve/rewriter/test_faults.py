@@ -228,11 +228,11 @@ def test_more_than_the_model_bears_is_answered_raw(serve: Serve, model: ModelSer
     server = serve(rewriter=rewriter(model, concurrency=2))
     server.until_ready()
     with ThreadPoolExecutor(12) as callers:
-        found = callers.map(lambda number: server.search(f"{TEXT} {number}")["results"][0], range(12))
+        pending = callers.map(lambda number: server.search(f"{TEXT} {number}")["results"][0], range(12))
         # Two are asked, two wait for their turn, and the rest is answered meanwhile.
         until(lambda: counted(server, "busy") == 8)
         enough.set()
-        results = list(found)
+        results = list(pending)
     reasons = [result["fallback"] and result["fallback"]["reason"] for result in results]
     assert all(result["tools"] for result in results)
     assert (reasons.count(None), reasons.count("busy")) == (4, 8)
