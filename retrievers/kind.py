@@ -39,6 +39,7 @@ class Context:
     cache: Path | None = None
     """Folder of embeddings kept between builds; None: nothing is kept."""
     show_progress: bool = False
+    """Show progress on standard error: bars on a terminal, lines elsewhere."""
     device: str | None = None
     """cpu, cuda or mps; None: the best one present."""
     encoders: dict[str, Any] = field(default_factory=dict)

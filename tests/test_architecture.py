@@ -16,8 +16,8 @@ ROOMS = ("retrievers", "rewrite", "reward", "pipelines")
 LAYERS: dict[str, tuple[str, ...]] = {
     "retrievers": (
         "types errors",
-        "base text rows files settings out_of_memory",
-        "training_set work_folder near_copies",
+        "base text rows files settings out_of_memory progress",
+        "training_set work_folder",
         "kind",
         "catalogue fusion lint",
         "lexical dense hybrid",

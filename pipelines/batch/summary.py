@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from pipelines.batch.journal import BAD, RowCounts
 from retrievers.errors import BadInput
+from retrievers.progress import duration
 from rewrite.types import NOT_ASKED
 
 MIN_ROWS = 100
@@ -104,7 +105,7 @@ class ProgressReporter:
             self._logged = time.monotonic()
             left = max(0, self._total - self._done) / max(self.rate, 1e-9)
             sys.stderr.write(
-                f"{self._done:,} of about {self._total:,} rows, {self.rate:,.1f} rows/s, {_duration(left)} left"
+                f"{self._done:,} of about {self._total:,} rows, {self.rate:,.1f} rows/s, {duration(left)} left"
                 + (f", {bad:,} bad\n" if bad else "\n")
             )
             sys.stderr.flush()
@@ -113,12 +114,6 @@ class ProgressReporter:
         """Clear the bar."""
         if self._bar is not None:
             self._bar.close()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def summarise(total: RowCounts, output: str, seconds: float, rate: float, resumed: int) -> BatchSummary:

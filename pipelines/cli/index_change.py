@@ -26,7 +26,7 @@ def run_build(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     started = time.monotonic()
-    change = build_index(config, make_context(arguments.device, sys.stderr.isatty()), arguments.wait, arguments.resume)
+    change = build_index(config, make_context(arguments.device, True), arguments.wait, arguments.resume)
     print(
         f"{config.index}: {change.added} tools, {', '.join(config.retrievers)}, "
         f"fingerprint {change.fingerprint}, {time.monotonic() - started:.1f} s"
@@ -41,7 +41,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     tools = read_tools(
         sources, arguments.format, dict.fromkeys(sources, arguments.provider) if arguments.provider else {}
     )
-    context = make_context(arguments.device, sys.stderr.isatty())
+    context = make_context(arguments.device, True)
     known = Index(arguments.index, context).tools
     if not arguments.replace:
         refuse_takeover(arguments.index, known, tools)

@@ -17,6 +17,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kind import Context
+from retrievers.progress import say
 from retrievers.registry import RetrieverSettings, check_names
 from retrievers.text import FIELDS
 from retrievers.types import Tool
@@ -73,7 +74,9 @@ def build_index(
     tools: Sequence[Tool] | None = None,
 ) -> Change:
     """Read the catalogues, unless `tools` are given, train, and build."""
-    tools = read_tools(config.catalogue, config.format, config.providers) if tools is None else tools
+    if tools is None:
+        say(f"reading {', '.join(config.catalogue)}", context.show_progress)
+        tools = read_tools(config.catalogue, config.format, config.providers)
     build_folds(Path(config.index), tools, config.retrievers, context, config.text, wait)
     training = training_data(config.retrievers, config.text)
     return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training, resume)

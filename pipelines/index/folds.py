@@ -7,7 +7,6 @@ index answers the queries that it was not trained on.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +19,9 @@ from retrievers.index import manifest as manifests
 from retrievers.index.writer import refuse_foreign
 from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
+from retrievers.progress import say
 from retrievers.registry import RetrieverSettings
 from retrievers.types import Tool
-
-log = logging.getLogger("rewrite-index")
 
 
 def build_folds(
@@ -47,9 +45,9 @@ def build_folds(
         inputs = hashlib.sha256(repr((own, weights, list(tools), text, training)).encode()).hexdigest()
         noted = folder.with_suffix(".inputs")
         if (folder / manifests.NAME).exists() and noted.exists() and noted.read_text() == inputs:
-            log.info("fold %d of %d is built: %s", fold + 1, count, folder)
+            say(f"fold {fold + 1} of {count} is built: {folder}", context.show_progress)
             continue
-        log.info("training without fold %d of %d: %s", fold + 1, count, folder)
+        say(f"training without fold {fold + 1} of {count}: {folder}", context.show_progress)
         noted.unlink(missing_ok=True)
         build(folder, tools, own, context, text, wait, training)
         noted.write_text(inputs)  # after the index, so that a stopped build is not taken for a whole one

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from retrievers.base import VectorCache
-from retrievers.dense.encoder import Encoder
+from retrievers.dense.encoder import Encoder, check_device
 from retrievers.errors import BadInput, IndexBusy, OutOfDisk
 from retrievers.files import disk_room
+from retrievers.progress import Progress
 
 if TYPE_CHECKING:
     from retrievers.kind import Context
 
 CHUNK = 512  # texts embedded between two writes to the cache: the most that a killed build loses
+CPU_CHUNK = 64  # the same on a CPU, where they take seconds
+MAX_EFFORT = 1_000  # characters of a text that count in the remaining time: an encoder cuts long texts
 
 
 class EmbeddingCache:
@@ -82,20 +84,22 @@ def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str 
     known = cache.get(texts) if cache else {}
     # Long texts first: a batch is padded to its longest, and memory runs out at once or never.
     missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
-    # No bar rather than a disabled one: tqdm takes a lock even for that, which a killed process may hold for ever.
-    unit = "tool" if method == "documents" else "query"
-    bar = tqdm(total=len(missing), unit=unit, desc="embedding") if context.show_progress and missing else None
-    for start in range(0, len(missing), CHUNK):
-        chunk = missing[start : start + CHUNK]
-        vectors = getattr(encoder, method)(chunk)
-        if cache:
-            cache.put(chunk, vectors)
-        known.update(zip(chunk, vectors, strict=True))
-        if bar:
-            bar.update(len(chunk))
-    if bar:
-        bar.close()
+    unit = "tools" if method == "documents" else "queries"
+    size = CPU_CHUNK if missing and check_device(context.device) == "cpu" else CHUNK
+    with Progress("embedding", len(missing), unit, context.show_progress, effort=_effort(missing)) as progress:
+        for start in range(0, len(missing), size):
+            chunk = missing[start : start + size]
+            vectors = getattr(encoder, method)(chunk)
+            if cache:
+                cache.put(chunk, vectors)
+            known.update(zip(chunk, vectors, strict=True))
+            progress.add(len(chunk), effort=_effort(chunk))
     return np.stack([known[text] for text in texts])
+
+
+def _effort(texts: Sequence[str]) -> float:
+    """Expected effort of embedding texts; long ones come first, so that their number says little."""
+    return float(sum(min(len(text), MAX_EFFORT) for text in texts))
 
 
 def text_key(text: str) -> bytes:

@@ -25,6 +25,7 @@ from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, live_mask, open_kinds, segment_tools
 from retrievers.index.segments import make_segment, mark_dead, merge_segments, needs_merge, show_existing_rows
 from retrievers.kind import Context, KeepsCodes, Kind, NeedsTools, Trainable
+from retrievers.progress import say
 from retrievers.registry import RetrieverSettings, check_names, make_kind, settings_to_json
 from retrievers.text import FIELDS, document
 from retrievers.training_set import TrainingSet
@@ -70,9 +71,10 @@ def build(
     kinds = {name: make_kind(settings, context, models.get(name)) for name, settings in retrievers.items()}
     _keep_codes(folder, {name: kinds[name] for name in models})
     work = folder.absolute().parent / f"{folder.absolute().name}-training"
-    trained = {
-        name: _train(kinds[name], tools, text, sets, work / name, wait) for name, sets in (training or {}).items()
-    }
+    trained = {}
+    for name, sets in (training or {}).items():
+        say(f"training {name} on {sum(len(data.train) for data in sets):,} queries", context.show_progress)
+        trained[name] = _train(kinds[name], tools, text, sets, work / name, wait)
     with writer_lock(folder, wait), _clean_up_on_failure(folder):
         before = _manifest_or_none(folder)
         parts = {}
@@ -81,6 +83,7 @@ def build(
             if model:
                 kinds[name] = make_kind(settings, context, folder / model)
             parts[name] = Part(settings_to_json(settings), kinds[name].identity(), model, files)
+        say(f"indexing {len(tools):,} tools for {', '.join(retrievers)}", context.show_progress)
         segment = make_segment(folder, tools, tuple(text), kinds)
         fingerprint = _commit(folder, before, Manifest(tuple(text), parts, (segment,)))
     for name in trained:

@@ -10,8 +10,8 @@ import torch
 
 from retrievers.masstool.artifacts import Pair
 from retrievers.masstool.graph import full_view, make_edges
+from retrievers.masstool.near_copies import NearCopies, copy_features
 from retrievers.masstool.vectors import Neighbours, ToolVectors
-from retrievers.near_copies import NearCopies, copy_features
 from retrievers.types import ToolId
 
 SPARE = 32

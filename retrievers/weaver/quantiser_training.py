@@ -7,9 +7,9 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from retrievers.errors import BadInput
+from retrievers.progress import Progress
 from retrievers.weaver.co_usage import CoUsage, CoUsageGraph
 from retrievers.weaver.quantiser import Quantiser, codebook_loss, collaboration_features, straight_through
 from retrievers.weaver.settings import QuantiserSettings
@@ -48,7 +48,8 @@ class _QuantiserTrainer:
     def train(self, show_progress: bool) -> Quantiser:
         steps = self._settings.steps
         start = int(WARMUP * steps)
-        for step in tqdm(range(steps), desc="quantiser") if show_progress else range(steps):
+        bar = Progress("training the quantiser", steps, "steps", show_progress)
+        for step in range(steps):
             if step == start:
                 self._initialise_codes()
             share = 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -61,6 +62,8 @@ class _QuantiserTrainer:
             self._optimizer.step()
             if step > start and (step - start) % RESET_EVERY == 0 and step < RESETS_END * steps:
                 self._reset_unused_codes()
+            bar.add()
+        bar.close()
         if not math.isfinite(float(loss.detach())):
             raise BadInput(f"the loss of the quantiser is {float(loss.detach())}; lower quantiser.learning_rate")
         return self._model.eval()

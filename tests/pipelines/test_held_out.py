@@ -29,8 +29,8 @@ from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
 from retrievers.index import Index, build, confirm, remove
 from retrievers.masstool.artifacts import decode_pairs, decode_split, encode_pairs, untrained
+from retrievers.masstool.near_copies import NearCopies, copy_features
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.near_copies import NearCopies, copy_features
 from retrievers.settings import BM25Settings, HybridSettings
 from retrievers.types import Ranking
 from reward.metrics import judge, measure

@@ -39,6 +39,18 @@ def arguments_of(tool: Tool) -> Schema:
     return _arguments(tool.schema, tool.parameters)
 
 
+def unchecked_arguments(tool: Tool) -> Schema:
+    """The schema of a tool's arguments before it is checked and repaired, which takes milliseconds: for estimates."""
+    try:
+        given = json.loads(tool.schema) if tool.schema else None
+        if isinstance(given, dict):
+            flat = _as_object(given)
+            return flat if isinstance(flat.get("required", []), list) else {**flat, "required": []}
+    except (ValueError, RecursionError, BadInput):
+        pass
+    return _from_parameters(tool.parameters)
+
+
 @lru_cache(maxsize=8192)
 def _arguments(schema: str, parameters: tuple[Parameter, ...]) -> Schema:
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from pipelines.legal_names import LegalNames
-from pipelines.serve.formats.argument_schemas import arguments_of, rename_properties
+from pipelines.serve.formats.argument_schemas import Schema, arguments_of, rename_properties, unchecked_arguments
 from pipelines.serve.schemas.search import DefinitionsOut, TokenCounts
 from retrievers.text import visible
 from retrievers.types import Tool
@@ -26,33 +26,37 @@ Definition = tuple[dict[str, Any], dict[str, str]]
 
 def mcp_tool(tool: Tool, name: str) -> dict[str, Any]:
     """The tool as an MCP server lists it; MCP allows any argument name."""
-    return {"name": name, "description": visible(tool.description), "inputSchema": arguments_of(tool)}
+    return _mcp(tool, name, arguments_of(tool))[0]
 
 
-def _openai(tool: Tool, name: str) -> Definition:
-    schema, originals = rename_properties(arguments_of(tool))
+def _mcp(tool: Tool, name: str, schema: Schema) -> Definition:
+    return {"name": name, "description": visible(tool.description), "inputSchema": schema}, {}
+
+
+def _openai(tool: Tool, name: str, schema: Schema) -> Definition:
+    schema, originals = rename_properties(schema)
     function = {"name": name, "description": visible(tool.description)[:1024], "parameters": schema}
     return {"type": "function", "function": function}, originals
 
 
-def _responses(tool: Tool, name: str) -> Definition:
-    definition, originals = _openai(tool, name)
+def _responses(tool: Tool, name: str, schema: Schema) -> Definition:
+    definition, originals = _openai(tool, name, schema)
     return {"type": "function", **definition["function"], "strict": False}, originals
 
 
-def _anthropic(tool: Tool, name: str) -> Definition:
-    schema, originals = rename_properties(arguments_of(tool))
+def _anthropic(tool: Tool, name: str, schema: Schema) -> Definition:
+    schema, originals = rename_properties(schema)
     return {"name": name, "description": visible(tool.description), "input_schema": schema}, originals
 
 
-def _anthropic_search(tool: Tool, name: str) -> Definition:
-    definition, originals = _anthropic(tool, name)
+def _anthropic_search(tool: Tool, name: str, schema: Schema) -> Definition:
+    definition, originals = _anthropic(tool, name, schema)
     return {**definition, "defer_loading": True}, originals
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    define: Callable[[Tool, str], Definition]
+    define: Callable[[Tool, str, Schema], Definition]
     extra_characters: str = ""
     max_length: int = 64
 
@@ -62,7 +66,7 @@ FORMATS: dict[str, _Format] = {
     "openai-responses": _Format(_responses),
     "anthropic": _Format(_anthropic, max_length=128),
     "anthropic-search": _Format(_anthropic_search, max_length=128),
-    "mcp": _Format(lambda tool, name: (mcp_tool(tool, name), {}), extra_characters=".", max_length=128),
+    "mcp": _Format(_mcp, extra_characters=".", max_length=128),
 }
 
 
@@ -76,7 +80,9 @@ class DefinitionBuilder:
         self._names = LegalNames(names, self._format.extra_characters, self._format.max_length)
         ids = list(tools)
         sampled = ids[:: max(1, -(-len(ids) // MAX_COUNTED))]
-        self._characters = len(ids) / len(sampled) * sum(_characters(self._define(tool)[1]) for tool in sampled)
+        # Unchecked: a check takes milliseconds, which the first caller would wait for; the size hardly differs.
+        counted = (_characters(self._define(tool, unchecked_arguments)[1]) for tool in sampled)
+        self._characters = len(ids) / len(sampled) * sum(counted)
 
     def build(self, ids: Sequence[str]) -> DefinitionsOut:
         """Definitions of these tools, in order."""
@@ -93,10 +99,12 @@ class DefinitionBuilder:
             tokens=TokenCounts(sent=sent, catalogue=whole, saved=max(0, whole - sent)),
         )
 
-    def _define(self, tool_id: str) -> tuple[str, dict[str, Any], dict[str, str]]:
+    def _define(
+        self, tool_id: str, arguments: Callable[[Tool], Schema] = arguments_of
+    ) -> tuple[str, dict[str, Any], dict[str, str]]:
         tool = self._tools[tool_id]
         name = self._names.of(tool.id, tool.name)
-        return (name, *self._format.define(tool, name))
+        return (name, *self._format.define(tool, name, arguments(tool)))
 
 
 def count_tokens(characters: float) -> int:

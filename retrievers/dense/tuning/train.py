@@ -17,13 +17,14 @@ import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from retrievers.dense.encoder import check_device, fingerprint
 from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, choose_blend, mine_hard_negatives
 from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.kind import Context
+from retrievers.progress import Progress
 from retrievers.settings import WARMUP, WEIGHT_DECAY, EncoderTraining
 from retrievers.training_set import TrainingSet
 from retrievers.work_folder import WorkStage, reuse_work
@@ -60,11 +61,11 @@ def tune(
     }
     trainer = _Trainer(
         model=model,
-        args=_arguments(work, settings, seed, cuda, context.show_progress),
+        args=_arguments(work, settings, seed, cuda),
         train_dataset=datasets,
         loss=losses,
         evaluator=evaluator,
-        callbacks=[EarlyStoppingCallback(settings.patience)],
+        callbacks=[EarlyStoppingCallback(settings.patience), _StepProgress(context.show_progress)],
     )
     for checkpoint in work.glob("checkpoint-*"):
         if not (checkpoint / "trainer_state.json").exists():  # written last: the run was killed before
@@ -108,14 +109,31 @@ class _Trainer(SentenceTransformerTrainer):
         return schedule
 
 
+class _StepProgress(TrainerCallback):
+    """Shows the steps of a training."""
+
+    def __init__(self, show: bool) -> None:
+        self._show, self._progress = show, Progress("", 0, "", False)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Begin at the step of the checkpoint."""
+        self._progress = Progress("tuning the encoder", state.max_steps, "steps", self._show, state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Count a step."""
+        self._progress.add()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End the bar."""
+        self._progress.close()
+
+
 def rate(step: int, warmup: int, total: int) -> float:
     """Share of the learning rate at a step: linear warmup, then linear decay, never 0 before the end."""
     return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
 
 
-def _arguments(
-    work: Path, settings: EncoderTraining, seed: int, cuda: bool, progress: bool
-) -> SentenceTransformerTrainingArguments:
+def _arguments(work: Path, settings: EncoderTraining, seed: int, cuda: bool) -> SentenceTransformerTrainingArguments:
     return SentenceTransformerTrainingArguments(
         output_dir=str(work),
         num_train_epochs=settings.epochs,
@@ -135,6 +153,6 @@ def _arguments(
         metric_for_best_model=f"eval_{METRIC}",
         greater_is_better=True,
         logging_strategy="epoch",
-        disable_tqdm=not progress,
+        disable_tqdm=True,  # _StepProgress shows it
         report_to="none",
     )

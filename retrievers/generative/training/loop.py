@@ -27,6 +27,7 @@ from retrievers.files import disk_room
 from retrievers.generative.settings import GenerativeTraining, Stage
 from retrievers.generative.training.examples import TokenExample, epoch_batches
 from retrievers.generative.training.loss import batch_loss
+from retrievers.progress import Progress
 
 STATE = "state.json"
 WARMUP = 0.03
@@ -94,7 +95,7 @@ class StageTrainer:
     def train(self) -> dict[str, Any]:
         """Train to the end and return the stage's summary."""
         run, state = self._run, self._resume()
-        bar = tqdm(total=self._total, initial=state.step, desc=run.name) if run.show_progress else None
+        bar = Progress(f"training, {run.name}", self._total, "steps", run.show_progress, state.step)
         while state.step < self._total and state.waited < run.training.patience:
             epoch, skip = divmod(state.step, self._epoch_steps)
             batches = epoch_batches(run.examples, run.stage.batch_size, run.training.seed, epoch)
@@ -104,9 +105,7 @@ class StageTrainer:
                 self._step(batch)
                 if len(self._losses) == LOSS_EVERY:
                     self._read_losses()
-                if bar:
-                    bar.update()
-                    bar.set_postfix(loss=f"{state.loss:.3f}")
+                bar.add(1, f"loss {state.loss:.3f}")
                 if state.step % run.training.save_every == 0 and state.step % self._epoch_steps:
                     self._save()
             self._read_losses()
@@ -114,8 +113,7 @@ class StageTrainer:
             due = time.monotonic() > self._saved_at + CHECKPOINT_SECONDS
             if due or state.step % run.training.save_every == 0:
                 self._save()
-        if bar:
-            bar.close()
+        bar.close()
         if run.evaluate is not None and not state.last_is_best and (run.work / "best").exists():
             load_weights(self._weights, run.work / "best" / "weights.safetensors", run.device)
         return {"steps": state.step, "tokens": state.tokens, "examples": len(run.examples), "history": state.history}

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from retrievers.dense.encoder import check_device
 from retrievers.dense.tuning.dev_recall import choose_blend
@@ -29,6 +28,7 @@ from retrievers.masstool.settings import EncoderTuning
 from retrievers.masstool.training import checkpoints
 from retrievers.masstool.training.checkpoints import copy_state
 from retrievers.masstool.training.tensors import DevMetrics
+from retrievers.progress import Progress
 from retrievers.settings import WARMUP, WEIGHT_DECAY
 from retrievers.training_set import TrainingSet
 
@@ -69,7 +69,7 @@ class JointTrainer:
         weights = self.model.state_dict()
         self._live = {name: value.detach() for name, value in weights.items() if value.is_floating_point()}
 
-    def epoch(self, number: int, bar: Any) -> float:
+    def epoch(self, number: int, bar: Progress) -> float:
         """Run one pass over the training queries; return the mean loss."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         order = torch.randperm(len(self.data.train), generator=generator)
@@ -86,7 +86,7 @@ class JointTrainer:
                 self.optimizer.step()
                 self._update_mean(step)
                 total += loss.detach() * len(batch)
-                bar.update()
+                bar.add()
         self.model.eval()
         return float(total) / len(order)
 
@@ -180,7 +180,7 @@ def tune_jointly(
         best = parts["best"]
         trainer.load(parts)
     total, done = tuning.epochs * trainer.steps, state["epoch"] * trainer.steps
-    bar = tqdm(total=total, initial=done, desc="encoder", disable=not context.show_progress)
+    bar = Progress("training the encoder", total, "steps", context.show_progress, done)
     saved_at = -CHECKPOINT_SECONDS
     for number in range(state["epoch"], tuning.epochs):
         if number - state["best_epoch"] >= tuning.patience:

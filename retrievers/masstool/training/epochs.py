@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from retrievers.kind import Context
 from retrievers.masstool.faithful import trainer_class
 from retrievers.masstool.model import Heads
@@ -18,6 +16,7 @@ from retrievers.masstool.training.checkpoints import Tensors, copy_state
 from retrievers.masstool.training.detection_threshold import choose_threshold
 from retrievers.masstool.training.tensors import TrainingTensors
 from retrievers.masstool.training.trainer import HeadTrainer
+from retrievers.progress import Progress
 
 CHECKPOINT = "heads.safetensors"
 
@@ -65,7 +64,7 @@ def _run_epochs(
 ) -> Tensors:
     """Run the remaining epochs, noted in `state`; return the best weights."""
     train, heads = trainer.train, trainer.heads
-    bar = tqdm(total=train.epochs, initial=state["epoch"], unit="epoch", desc="MassTool", disable=not progress)
+    bar = Progress("training MassTool", train.epochs, "epochs", progress, state["epoch"])
     for number in range(state["epoch"], train.epochs):
         if number - state["best_epoch"] >= train.patience:
             break
@@ -81,7 +80,6 @@ def _run_epochs(
         if path:
             adam = checkpoints.optimizer_tensors(trainer.optimizer)
             checkpoints.save_checkpoint(path, {"now": heads.state_dict(), "adam": adam, "best": best}, state)
-        bar.update()
-        bar.set_postfix(loss=f"{loss:.3f}", recall=f"{dev['recall@5']:.4f}", best=state["best_epoch"])
+        bar.add(1, f"loss {loss:.3f}, dev recall@5 {dev['recall@5']:.4f}, best epoch {state['best_epoch']}")
     bar.close()
     return best

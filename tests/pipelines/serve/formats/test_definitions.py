@@ -16,8 +16,8 @@ from scripted import check_tool
 from serving import Running
 
 from pipelines.legal_names import LegalNames
-from pipelines.serve.formats.argument_schemas import arguments_of, rename_properties
-from pipelines.serve.formats.definitions import FORMATS
+from pipelines.serve.formats.argument_schemas import _arguments, arguments_of, rename_properties
+from pipelines.serve.formats.definitions import FORMATS, DefinitionBuilder
 from retrievers.types import Parameter, Tool
 
 Serve = Callable[..., Running]
@@ -128,6 +128,9 @@ def test_whatever_a_catalogue_calls_a_schema_becomes_one(value: object) -> None:
     check_tool("t", schema, 64)
     assert len(back) == len(set(back.values()))
     Draft202012Validator(schema).is_valid({})  # no reference leads nowhere
+    for format in FORMATS:
+        tokens = DefinitionBuilder({"1": tool}, [("1", "t")], format).build(["1"]).tokens
+        assert tokens.catalogue > 0
 
 
 @pytest.mark.parametrize(
@@ -147,6 +150,18 @@ def test_whatever_a_catalogue_calls_a_schema_becomes_one(value: object) -> None:
 def test_common_mistakes_are_put_right(given: object, made: dict[str, Any]) -> None:
     tool = Tool("1", "t", parameters=(Parameter("city", "STRING", "where", True),), schema=json.dumps(given))
     assert arguments_of(tool)["properties"] == made
+
+
+def test_the_first_definitions_wait_for_no_other_tool() -> None:
+    """The size of the catalogue is estimated without checking its schemas, and is exact for good ones."""
+    schemas = [json.dumps({"type": "object", "properties": {f"slow{n}": {"type": "string"}}}) for n in range(300)]
+    tools = {str(n): Tool(str(n), f"tool{n}", "Does it.", schema=schema) for n, schema in enumerate(schemas)}
+    before = _arguments.cache_info().misses
+    made = DefinitionBuilder(tools, [(tool.id, tool.name) for tool in tools.values()], "openai")
+    first = made.build(["7", "8"])
+    assert _arguments.cache_info().misses - before == 2
+    whole = made.build(list(tools)).tokens
+    assert first.tokens.catalogue == whole.catalogue == whole.sent
 
 
 def test_a_good_schema_stays_as_it_is() -> None:
