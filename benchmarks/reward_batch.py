@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from harness import FigureTable, make_parser, take_turns, write_json
@@ -22,6 +21,7 @@ from pipelines.data.dataset import load_dataset
 from pipelines.data.sample_data import SAMPLE
 from pipelines.index.build import IndexConfig, build_index
 from pipelines.search import ToolSearch
+from pipelines.train.rewards import ServedSearch
 from retrievers.index import Index
 from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, RewriteFusion
@@ -86,9 +86,10 @@ def main() -> None:
         settings = DenseSettings() if options.retriever == "dense" else BM25Settings()
         build_index(IndexConfig(f"{scratch}/index", (SAMPLE,), {options.retriever: settings}), context)
         index = Index(Path(scratch) / "index", context)
-        search, retriever = ToolSearch(index, options.retriever), index.retriever(options.retriever)
-        reward = RetrievalReward(retriever, partial(search.fuse, fusion=FUSION), {METRIC: 1.0})
-        retriever.search(["weather"], 1)
+        search = ToolSearch(index, options.retriever)
+        served = ServedSearch(search, FUSION)
+        reward = RetrievalReward(served, served, {METRIC: 1.0})
+        search.retrieve(["weather"], 1)
         attempts = list(steps(options.queries, options.answers, options.rounds))
         rewards: dict[str, list[float]] = {"ours": [], "naive": []}
 

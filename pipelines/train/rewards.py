@@ -47,7 +47,7 @@ class RewardSettings:
             raise BadInput(f"a reward needs a metric such as recall@5, got {', '.join(self.terms)}", "terms")
 
 
-class _ServedSearch:
+class ServedSearch:
     """Rankings as `ToolSearch` serves them: fused, with exactly named tools in front."""
 
     def __init__(self, search: ToolSearch, fusion: RewriteFusion) -> None:
@@ -125,7 +125,7 @@ class ToolReward:
                     f"{source['fingerprint']}, which is {search.fingerprint} now; make them again with "
                     "`rewrite-train targets`"
                 )
-            served = _ServedSearch(search, self._settings.fusion)
+            served = ServedSearch(search, self._settings.fusion)
             self._opened[name] = RetrievalReward(served, served, self._settings.terms, self._settings.baseline)
         return self._opened[name]
 

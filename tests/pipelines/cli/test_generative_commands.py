@@ -12,8 +12,10 @@ from tiny_runs import THINGS, make_data, write
 
 from pipelines.cli import main as cli
 from pipelines.search import ToolSearch
+from pipelines.train.rewards import ServedSearch
 from retrievers.index import Index
 from retrievers.kind import Context
+from retrievers.settings import RewriteFusion
 from reward.base import RewriteAttempt
 from reward.retrieval import RetrievalReward
 
@@ -67,8 +69,8 @@ def test_it_is_evaluated_raw_and_behind_a_rewriter(folder: Path, capsys: pytest.
 
 
 def test_it_rewards_rewrites(folder: Path, context: Context) -> None:
-    search = ToolSearch(Index(folder / "index", context), "toolgen")
-    reward = RetrievalReward(search._retriever, search.fuse, {"recall@5": 1.0})
+    search = ServedSearch(ToolSearch(Index(folder / "index", context), "toolgen"), RewriteFusion())
+    reward = RetrievalReward(search, search, {"recall@5": 1.0})
     attempts = [RewriteAttempt("rain for my trip", frozenset({"rain", "maps"}), ("find rain", "find maps"))]
     assert reward(attempts)[0] in (0.0, 0.5, 1.0)
 
