@@ -121,18 +121,19 @@ def _count_labels(snapshot: Snapshot) -> schemas.LabelsResponse:
 
 
 def _compare(tool: Tool, known: Tool | None) -> str:
-    """new, changed or same; the spacing of JSON schemas does not count."""
+    """new, changed or same; the spacing of JSON does not count."""
     if known is None:
         return "new"
-    same = replace(tool, schema="") == replace(known, schema="") and _parse(tool.schema) == _parse(known.schema)
+    plain, stored = (replace(one, schema="", call="") for one in (tool, known))
+    same = plain == stored and _parse(tool.schema) == _parse(known.schema) and _parse(tool.call) == _parse(known.call)
     return "same" if same else "changed"
 
 
-def _parse(schema: str) -> object:
+def _parse(text: str) -> object:
     try:
-        return json.loads(schema) if schema else None
+        return json.loads(text) if text else None
     except ValueError:
-        return schema
+        return text
 
 
 def _read_report(reports: Mapping[str, str], name: str) -> bytes:

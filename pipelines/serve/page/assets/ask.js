@@ -7,6 +7,8 @@ import { moved, rankings, summary } from "./rankings.js";
 
 const DEPTH = 50; // deep enough to show where a tool went that left the first ranks
 let about = null;
+let knowServer;
+const serverKnown = new Promise((resolve) => (knowServer = resolve)); // whether it has a rewriter
 let shown = "";
 let asking = null;
 
@@ -38,6 +40,7 @@ export async function labels() {
 
 export function setAbout(value, failure) {
   about = value;
+  if (value || failure) knowServer();
   const rewriter = about?.models.find((model) => model.role === "rewriter");
   $("rewrite-option").hidden = !rewriter;
   if (about) {
@@ -126,6 +129,8 @@ async function search(text, wanted) {
   asking?.abort();
   const mine = (asking = new AbortController());
   shown = wanted;
+  await serverKnown;
+  if (mine !== asking) return;
   const mode = $("rewrite-option").hidden ? "off" : $("rewrite").value;
   const state = { text, top: Number($("top").value), mode, about, raw: null, final: null, waiting: mode !== "off" };
   $("ask-said").textContent = "Searching";
