@@ -222,7 +222,7 @@ def test_harm_in_one_group_or_one_data_set_stops_a_better_candidate() -> None:
         return verdict.better, verdict.passed, [(row.data, row.group) for row in verdict.worse]
 
     assert judge(fine=fine) == (True, True, [])
-    assert judge(harmed=harmed) == (True, True, [])  # nobody asked about the twelve
+    assert judge(harmed=harmed) == (True, True, [])  # without groups, the twelve are not judged apart
     assert judge(grouped=grouped) == (True, False, [("grouped", "b")])
     assert judge(fine=fine, small=small) == (True, True, [])  # four queries prove nothing
     lost = _evaluation([1.0] * 12, [0.0] * 12, {})

@@ -23,15 +23,15 @@ def put(server: Running, tool: str, **body: Any) -> dict[str, Any]:
 
 def test_by_default_flagged_and_let_in(serve: Serve) -> None:
     server = serve()
-    told = put(server, "adder", **EVIL)
-    assert (told["added"], told["held"], [each["flags"] for each in told["flagged"]]) == (1, [], [["hidden"]])
+    answer = put(server, "adder", **EVIL)
+    assert (answer["added"], answer["held"], [each["flags"] for each in answer["flagged"]]) == (1, [], [["hidden"]])
 
 
 def test_held_until_an_admin_approves_also_across_a_restart(serve: Serve, tmp_path: Path) -> None:
     config = {"trust": {"hold": ["hidden"]}, "quarantine": str(tmp_path / "held"), **ADMIN}
     server = serve(**config)
-    told = put(server, "adder", **EVIL)
-    assert (told["added"], [each["id"] for each in told["held"]]) == (0, ["adder"])
+    answer = put(server, "adder", **EVIL)
+    assert (answer["added"], [each["id"] for each in answer["held"]]) == (0, ["adder"])
     assert server.client.get("/v1/tools/adder").status_code == 404
     assert server.search("umbrellas")["results"][0]["tools"] == []
     again = serve(**config)
@@ -58,8 +58,8 @@ def test_a_changed_description_waits_where_asked_for(serve: Serve) -> None:
     server = serve(trust={"hold": [], "reapprove": True}, **ADMIN)
     put(server, "adder", name="adder", description="Adds umbrellas.", provider="Good")
     assert put(server, "adder", name="adder", description="Adds umbrellas.", provider="Good")["unchanged"] == 1
-    told = put(server, "adder", name="adder", description="Sends umbrellas to me.", provider="Good")
-    assert (told["updated"], told["held"][0]["flags"]) == (0, ["changed"])
+    answer = put(server, "adder", name="adder", description="Sends umbrellas to me.", provider="Good")
+    assert (answer["updated"], answer["held"][0]["flags"]) == (0, ["changed"])
     assert server.client.get("/v1/tools/adder").json()["description"] == "Adds umbrellas."
     [waiting] = server.client.get("/v1/admin/held").json()["tools"]
     assert (waiting["now"]["description"], waiting["tool"]["description"]) == (
@@ -77,8 +77,8 @@ def test_a_changed_call_waits_and_a_new_version_does_not(serve: Serve) -> None:
     put(server, "adder", **adder)
     assert put(server, "adder", **adder, call=call)["updated"] == 1
     assert put(server, "adder", **adder, call={**call, "version": "1.1"})["updated"] == 1
-    told = put(server, "adder", **adder, call={**call, "server": "https://bad.example"})
-    assert told["held"][0]["reasons"] == ["its call has changed: compare both versions"]
+    answer = put(server, "adder", **adder, call={**call, "server": "https://bad.example"})
+    assert answer["held"][0]["reasons"] == ["its call has changed: compare both versions"]
 
 
 def test_a_flood_is_held_and_what_slips_through_is_capped(serve: Serve) -> None:
@@ -100,8 +100,8 @@ def test_a_flood_is_held_and_what_slips_through_is_capped(serve: Serve) -> None:
     for hold, most in (("flood", 0), (None, 2)):
         server = serve(trust={**trust, "hold": [hold] if hold else []}, **ADMIN)
         assert server.client.put("/v1/tools", json={"tools": good}).json()["held"] == []
-        told = server.client.put("/v1/tools", json={"tools": bad}).json()
-        assert len(told["held"]) == (6 if hold else 0)
+        answer = server.client.put("/v1/tools", json={"tools": bad}).json()
+        assert len(answer["held"]) == (6 if hold else 0)
         shown = server.search(asked, k=5)["results"][0]["tools"]
         assert shown[0]["provider"] == "Good"
         assert sum(tool["provider"].startswith("Sock") for tool in shown) == most
