@@ -179,8 +179,10 @@ def test_a_large_pool_is_searched_by_a_graph_alike(
     graph = load_artifacts(tmp_path, SETTINGS).pool_graph
     assert graph is not None
     pool, queries = retriever._pool, tensors.dev[:8].numpy()  # type: ignore[attr-defined]
-    exact = pool.nearest(queries, 5)
+    utterances = list(data.train.queries[:8])  # every one of them lies in the pool
+    exact, without_copies = pool.nearest(queries, 5), pool.nearest_but_copies(queries, 5, utterances)
     pool.use_graph(graph)
     near = pool.nearest(queries, 5)
     assert torch.equal(near.rows, exact.rows)
     assert torch.allclose(near.cosines, exact.cosines, atol=2e-5)
+    assert torch.equal(pool.nearest_but_copies(queries, 5, utterances).rows, without_copies.rows)
