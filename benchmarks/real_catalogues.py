@@ -41,7 +41,7 @@ DEPTHS = {"right first": 1, "in five": 5, "in ten": 10}
 
 @dataclass(frozen=True)
 class Request:
-    """What a user says, and the ids of all tools that are accepted."""
+    """A user's words, and the ids of all tools that are accepted."""
 
     id: str
     provider: str

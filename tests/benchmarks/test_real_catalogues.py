@@ -34,14 +34,13 @@ def test_the_requests_are_spread_evenly(benchmark: ModuleType) -> None:
 
 def test_any_accepted_tool_answers_a_request(benchmark: ModuleType) -> None:
     rows = ("1", "a", "dev", "x", ("t1", "t2")), ("2", "b", "dev", "y", ("t9",))
-    shares = benchmark.score([benchmark.Request(*row) for row in rows], [Ranking(("t2", "t1"), (2.0, 1.0)), Ranking(("t1", "t9"), (2.0, 1.0))])
+    rankings = [Ranking(("t2", "t1"), (2.0, 1.0)), Ranking(("t1", "t9"), (2.0, 1.0))]
+    shares = benchmark.score([benchmark.Request(*row) for row in rows], rankings)
     assert shares["all"] == {"right first": 0.5, "in five": 1.0, "in ten": 1.0}
     assert benchmark.table(shares).splitlines()[-1] == "| all | 0.50 | 1.00 | 1.00 |"
 
 
-def test_an_index_is_built_and_asked(
-    benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_is_built_and_asked(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tools = [
         {"name": "send_sms", "description": "Text a customer's phone."},
         {"name": "weather", "description": "Rain and sun."},
