@@ -113,7 +113,7 @@ class DenseSettings:
 
     kind: Literal["dense"] = "dense"
     model: str = "bundled:minilm"
-    """A Hugging Face id, a folder, or `bundled:minilm`."""
+    """A Hugging Face id, a folder, `bundled:minilm`, or `bundled:multilingual`."""
     train: DenseTraining | None = None
     """Tune the model first; the tuned weights are stored in the index."""
     batch_size: Annotated[int, Ge(1)] = 64
@@ -144,7 +144,7 @@ class MilvusSettings:
     """A file (Milvus Lite, one process) or the address of a cluster, http://milvus:19530. Its token: $MILVUS_TOKEN."""
     kind: Literal["milvus"] = "milvus"
     model: str = "bundled:minilm"
-    """A Hugging Face id, a folder, or `bundled:minilm`."""
+    """A Hugging Face id, a folder, `bundled:minilm`, or `bundled:multilingual`."""
     batch_size: Annotated[int, Ge(1)] = 64
     collection: str = "toolrewrite"
     """Name of the collection, to which the model's hash is appended."""

@@ -21,6 +21,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from retrievers.dense.encoder import check_device, fingerprint
+from retrievers.dense.model_loading import load_model
 from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, choose_blend, mine_hard_negatives
 from retrievers.dense.tuning.loss import CatalogueLoss
 from retrievers.kind import Context
@@ -41,7 +42,7 @@ def tune(
         return finished
     where = check_device(context.device)
     cuda = where.startswith("cuda")
-    model = SentenceTransformer(str(base), device=where, local_files_only=True, model_kwargs={"dtype": torch.float32})
+    model = load_model(base, where, dtype=torch.float32)
     if settings.max_length:
         model.max_seq_length = settings.max_length
     original = {name: value.detach().clone() for name, value in model.state_dict().items()}
