@@ -90,6 +90,25 @@ class EncoderTraining:
             raise BadInput(f"must be shares between 0 and 1, got {list(self.blends)}", "blends")
 
 
+@dataclass(frozen=True, slots=True)
+class MixtureTraining:
+    """Training of one encoder on many data sets, for catalogues that it has never seen."""
+
+    steps: Annotated[int, Ge(1)] = 1500
+    batch_size: Annotated[int, Ge(2)] = 128
+    """Queries per step, all of one data set."""
+    learning_rate: Annotated[float, Gt(0)] = 1e-4
+    temperature: Annotated[float, Gt(0)] = 0.05
+    negatives: Annotated[int, Ge(0), Le(HARD_NEGATIVES)] = 4
+    """Hard negatives per query, drawn from the nearest ones; the gold tools of the batch's other queries are added."""
+    max_length: Annotated[int, Ge(0)] = 128
+    """Tokens read of a text in training; 0: the model's own limit."""
+    mixture: Annotated[float, Ge(0), Le(1)] = 0.5
+    """A data set has steps in proportion to its size to this power; 0: all alike, 1: by size."""
+    freeze: tuple[str, ...] = ("word_embeddings",)
+    """Weights whose names contain one of these are not trained, which keeps the adapter small."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTraining(EncoderTraining):
     """Tuning of an encoder before it indexes, and the data for it."""
