@@ -125,7 +125,7 @@ def _converted(source: Path, name: str, convert: Callable[[Path, Path], None]) -
             target.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
             try:
-                make(work)
+                convert(source, work)
                 _seal(work)
                 if not _whole(target):  # another process may have been first
                     shutil.rmtree(target, ignore_errors=True)

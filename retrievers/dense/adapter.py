@@ -65,8 +65,9 @@ def compact(base: Path, tuned: Path, share: float, rank: int, bits: int) -> dict
 
 
 def _parts(delta: np.ndarray, rank: int, bits: int) -> dict[str, np.ndarray]:
-    if delta.ndim != 2:
+    if delta.ndim < 2:
         return {"plain": delta.astype(np.float16)}
+    delta = delta.reshape(len(delta), -1)  # the kernel of a convolution counts as a matrix
     if 0 < rank < min(delta.shape):
         left, sizes, right = np.linalg.svd(delta, full_matrices=False)
         roots = np.sqrt(sizes[:rank])
@@ -94,11 +95,11 @@ def _pack(numbers: np.ndarray) -> np.ndarray:
 
 def _unpack(packed: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     flat = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)[: int(np.prod(shape))]
-    return flat.astype(np.int8).reshape(shape) - np.int8(8)
+    return flat.astype(np.int8).reshape(shape[0], -1) - np.int8(8)
 
 
 def _difference(parts: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """The difference of one tensor from its base, in single precision."""
+    """The difference of one tensor from its base, in single precision, as a matrix."""
     if "plain" in parts:
         plain: np.ndarray = parts["plain"].astype(np.float32)
         return plain
@@ -169,7 +170,8 @@ def _add(file: Path, tensors: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     file.chmod(0o644)
     for tensor, values in _mapped(file):
         if tensor in tensors:
-            changed = values.astype(np.float32) + _difference(tensors[tensor], values.shape)
+            difference = _difference(tensors[tensor], values.shape)
+            changed = values.astype(np.float32) + difference.reshape(values.shape)
             values[...] = changed.astype(values.dtype)
 
 

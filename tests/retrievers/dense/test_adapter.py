@@ -33,6 +33,7 @@ def base(tmp_path: Path) -> Path:
         "bias": RNG.normal(size=7).astype(np.float32),
         "frozen": RNG.normal(size=(5, 5)).astype(np.float32),
         "half": RNG.normal(size=(6, 5)).astype(np.float16),
+        "kernel": RNG.normal(size=(4, 3, 5)).astype(np.float32),
         "ids": np.arange(4),
     }
     return make_model(tmp_path / "base", weights)
@@ -45,6 +46,7 @@ def tuned(base: Path, tmp_path: Path) -> Path:
     weights["matrix"] = weights["matrix"] + (0.01 * left @ right).astype(np.float32)
     weights["bias"] = weights["bias"] + np.float32(0.5)
     weights["half"] = (weights["half"] + 0.25).astype(np.float16)
+    weights["kernel"] = weights["kernel"] * np.float32(1.5)
     return make_model(tmp_path / "tuned", weights)
 
 
@@ -66,13 +68,14 @@ def test_a_merged_model_is_near_the_tuned_one(
     delta = 0.5 * (after["matrix"] - before["matrix"])
     assert np.linalg.norm(merged["matrix"] - before["matrix"] - delta) <= error * np.linalg.norm(delta)
     assert np.allclose(merged["bias"], before["bias"] + 0.25, atol=1e-3)
+    assert rank == 1 or np.allclose(merged["kernel"], before["kernel"] * 1.25, atol=0.1)
     assert merged["half"].dtype == np.float16
     assert np.array_equal(merged["frozen"], before["frozen"])
     assert np.array_equal(merged["ids"], before["ids"])
 
 
 def test_an_adapter_holds_only_weights_that_moved(adapter: Path) -> None:
-    assert {name.split("|")[1] for name in load_file(adapter / ADAPTER)} == {"matrix", "bias", "half"}
+    assert {name.split("|")[1] for name in load_file(adapter / ADAPTER)} == {"matrix", "bias", "half", "kernel"}
 
 
 def test_an_adapter_is_found_as_a_whole_model_with_its_own_fingerprint(
