@@ -43,12 +43,12 @@ class SetJudge:
     """The judged queries of one set, tokenized once, with BM25's rankings."""
 
     def __init__(self, model: Any, data: EncoderSet, device: str) -> None:
-        from retrievers.dense.tuning.tokens import TokenTable
+        from retrievers.dense.tuning.tokens import TokenizedTexts
 
         self.name, self._gold = data.name, [{data.ids[row] for row in rows} for rows in data.judged.gold]
         documents, queries = data.training.documents, data.judged.queries
-        self._documents = TokenTable(model, documents, "document", device)
-        self._queries = TokenTable(model, queries, "query", device)
+        self._documents = TokenizedTexts(model, documents, "document", device)
+        self._queries = TokenizedTexts(model, queries, "query", device)
         self._rows = Rows(data.ids, np.ones(len(data.ids), dtype=bool))
         kind = BM25Kind(BM25Settings(), make_context(device))
         bm25 = kind.open([Block(kind.rows(documents), self._rows.live)], self._rows, "", _no_other)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def leave_out(config: EncoderConfig, group: str, context: Context) -> Path:
         begin(folder, replace(config, leave_out=group, judged=(), blend=None, form=CompactForm()))
         tuned = tune_encoder(find_model(config.base), sets, config, folder, context)
         if not (folder / "metrics.json").exists():
-            scores = evaluate_blends(tuned, left_out, config.blends, context)
+            scores = evaluate(blend_forms(tuned, config), left_out, context)
             write_scores(folder, {"group": group}, scores, left_out)
     return folder
 
@@ -53,19 +54,24 @@ def begin(folder: Path, config: EncoderConfig) -> None:
     write_files(folder, {"config.yaml": configs.dump(config), "environment.json": as_json(environment())})
 
 
-def evaluate_blends(
-    tuned: Any, sets: Sequence[EncoderSet], blends: Sequence[float], context: Context
+def evaluate(
+    forms: Mapping[str, Callable[[], Any]], sets: Sequence[EncoderSet], context: Context
 ) -> dict[str, dict[str, QueryScores]]:
-    """Data set, blend -> scores per query."""
+    """Data set, form of the encoder -> scores per query. Each form is loaded when it is needed."""
     from retrievers.dense.encoder import check_device
 
     scores: dict[str, dict[str, QueryScores]] = {}
     for data in sets:
-        judge = SetJudge(tuned.blend(0.0), data, check_device(context.device))
-        scores[data.name] = {f"{blend:g}": judge(tuned.blend(blend)).scores for blend in sorted(set(blends))}
-        line = ", ".join(f"{blend} {own['dense'][CHOICE].mean():.3f}" for blend, own in scores[data.name].items())
+        judge = SetJudge(next(iter(forms.values()))(), data, check_device(context.device))
+        scores[data.name] = {name: judge(load()).scores for name, load in forms.items()}
+        line = ", ".join(f"{name} {own['dense'][CHOICE].mean():.3f}" for name, own in scores[data.name].items())
         say(f"{data.name}: {CHOICE} by blend: {line}", context.show_progress)
     return scores
+
+
+def blend_forms(tuned: Any, config: EncoderConfig) -> dict[str, Callable[[], Any]]:
+    """A loader per blend."""
+    return {f"{blend:g}": partial(tuned.blend, blend) for blend in sorted(set(config.blends))}
 
 
 def write_scores(
@@ -113,7 +119,6 @@ def final(config: EncoderConfig, context: Context) -> dict[str, Any]:
     """Train on all groups, write the adapter, and evaluate it on the judged sets; return the metrics."""
     from pipelines.train.encoder.training import TUNED, load_encoder, tune_encoder
     from retrievers.dense.adapter import compact, weights_hash, write_adapter
-    from retrievers.dense.encoder import check_device
 
     choices = choose_blend(config)
     blend = config.blend if config.blend is not None else choices[0].blend if choices else None
@@ -146,11 +151,9 @@ def final(config: EncoderConfig, context: Context) -> dict[str, Any]:
         }
         encoder = Path(config.output) / "encoder"
         facts["bytes"] = write_adapter(encoder, arrays, card)
-        scores = evaluate_blends(tuned, judged, config.blends, context)
         adapter = load_encoder(find_model(str(encoder)), context.device)
-        for data in judged:
-            scores[data.name]["adapter"] = SetJudge(adapter, data, check_device(context.device))(adapter).scores
-        metrics = write_scores(folder, facts, scores, judged)
+        forms = blend_forms(tuned, config) | {"adapter": lambda: adapter}
+        metrics = write_scores(folder, facts, evaluate(forms, judged, context), judged)
         write_files(folder, {"report.html": encoder_page(Path(config.output), metrics)})
     return metrics
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 CHUNK = 256  # texts per forward pass; of similar length, so that little is padding
 
 
-class TokenTable:
+class TokenizedTexts:
     """The tokens of texts. A model whose features are no padded rows is tokenized anew for every batch."""
 
     def __init__(self, model: Any, texts: Sequence[str], prompt: str, device: str) -> None:

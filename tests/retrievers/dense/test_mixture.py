@@ -19,7 +19,7 @@ from pipelines.models import find_model
 from retrievers.dense.tuning import general
 from retrievers.dense.tuning.general import freeze_parameters, train_mixture
 from retrievers.dense.tuning.mixture import Mixture, MixtureSet, set_shares
-from retrievers.dense.tuning.tokens import TokenTable
+from retrievers.dense.tuning.tokens import TokenizedTexts
 from retrievers.errors import BadInput
 from retrievers.settings import MixtureTraining
 from retrievers.training_set import Examples
@@ -47,7 +47,7 @@ def test_cached_tokens_give_the_vectors_of_the_library(model: SentenceTransforme
     texts = ["a", "get the weather of a city tomorrow", "Über 東京 " * 400, "two words"]
     model.eval()
     with torch.no_grad():
-        ours = TokenTable(model, texts, "document", "cpu").encode(model, chunk=2).numpy()
+        ours = TokenizedTexts(model, texts, "document", "cpu").encode(model, chunk=2).numpy()
     theirs = model.encode_document(texts, normalize_embeddings=True)
     assert np.allclose(ours, theirs, atol=1e-5)
 
@@ -62,7 +62,7 @@ def test_a_model_without_padded_rows_is_tokenized_per_batch(model: SentenceTrans
         def __call__(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             return {"sentence_embedding": torch.stack([features["lengths"], torch.ones(len(features["lengths"]))], 1)}
 
-    vectors = TokenTable(Bare(), ["abc", "a"], "query", "cpu").encode(Bare())
+    vectors = TokenizedTexts(Bare(), ["abc", "a"], "query", "cpu").encode(Bare())
     assert torch.allclose(vectors[:, 0] / vectors[:, 1], torch.tensor([3.0, 1.0]))
 
 
