@@ -41,12 +41,13 @@ KEPT_RANKS = 50
 
 
 def make_models(
-    base: Path, run: Path, shares: list[float], forms: list[str], out: Path, keep: bool, device: str
+    config: EncoderConfig, run: Path, shares: list[float], forms: list[str], out: Path, keep: bool, device: str
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The base and every form of the tuned encoder, loaded, by name; and the bytes of the adapters."""
+    base = find_model(config.base)
     models: dict[str, Any] = {"base": load_encoder(base, device)}
     sizes: dict[str, int] = {}
-    facts = {"base": "bundled:minilm", "base_weights": weights_hash(base), "run": run.as_posix()}
+    facts = {"base": config.base, "base_weights": weights_hash(base), "run": run.as_posix()}
     with tempfile.TemporaryDirectory() as scratch:
         for share in shares:
             for form in forms:
@@ -84,10 +85,10 @@ def main() -> int:
     parser.add_argument("--device")
     options = parser.parse_args()
     config = configs.load(options.run / "config.yaml", EncoderConfig, options.set)
-    device, base = check_device(options.device), find_model(config.base)
+    device = check_device(options.device)
     options.out.mkdir(parents=True, exist_ok=True)
     shares, forms = options.share or [0.5], options.form or list(FORMS)
-    models, sizes = make_models(base, options.run, shares, forms, options.out, options.keep, device)
+    models, sizes = make_models(config, options.run, shares, forms, options.out, options.keep, device)
     figures: dict[str, Any] = {"bytes": sizes, "sets": {}}
     scores: dict[str, np.ndarray] = {}
     kept: dict[str, np.ndarray] = {}

@@ -99,7 +99,7 @@ class MixtureTraining:
     """Queries per step, all of one data set."""
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     temperature: Annotated[float, Gt(0)] = 0.05
-    negatives: Annotated[int, Ge(0), Le(HARD_NEGATIVES)] = 4
+    negatives: Annotated[int, Ge(0), Le(HARD_NEGATIVES)] = 2
     """Hard negatives per query, drawn from the nearest ones; the gold tools of the batch's other queries are added."""
     max_length: Annotated[int, Ge(0)] = 128
     """Tokens read of a text in training; 0: the model's own limit."""

@@ -117,6 +117,7 @@ def write_adapter(folder: Path, arrays: Mapping[str, np.ndarray], card: Mapping[
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CARD).unlink(missing_ok=True)
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / ADAPTER)
+    (folder / ADAPTER).chmod(0o644)  # the library writes files that only their owner reads
     facts = dict(card) | {"adapter_sha256": hash_of(folder / ADAPTER), "bytes": (folder / ADAPTER).stat().st_size}
     part = folder / f".part-{CARD}"
     part.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
