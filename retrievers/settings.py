@@ -90,6 +90,25 @@ class EncoderTraining:
             raise BadInput(f"must be shares between 0 and 1, got {list(self.blends)}", "blends")
 
 
+@dataclass(frozen=True, slots=True)
+class MixtureTraining:
+    """Training of one encoder on many data sets, for catalogues that it has never seen."""
+
+    steps: Annotated[int, Ge(1)] = 1500
+    batch_size: Annotated[int, Ge(2)] = 128
+    """Queries per step, all of one data set."""
+    learning_rate: Annotated[float, Gt(0)] = 1e-4
+    temperature: Annotated[float, Gt(0)] = 0.05
+    negatives: Annotated[int, Ge(0), Le(HARD_NEGATIVES)] = 2
+    """Hard negatives per query, drawn from the nearest ones; the gold tools of the batch's other queries are added."""
+    max_length: Annotated[int, Ge(0)] = 128
+    """Tokens read of a text in training; 0: the model's own limit."""
+    mixture: Annotated[float, Ge(0), Le(1)] = 0.5
+    """A data set has steps in proportion to its size to this power; 0: all alike, 1: by size."""
+    freeze: tuple[str, ...] = ("word_embeddings",)
+    """Weights whose names contain one of these are not trained, which keeps the adapter small."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTraining(EncoderTraining):
     """Tuning of an encoder before it indexes, and the data for it."""
@@ -113,7 +132,7 @@ class DenseSettings:
 
     kind: Literal["dense"] = "dense"
     model: str = "bundled:minilm"
-    """A Hugging Face id, a folder, or `bundled:minilm`."""
+    """A Hugging Face id, a folder, `bundled:minilm`, or `bundled:multilingual`."""
     train: DenseTraining | None = None
     """Tune the model first; the tuned weights are stored in the index."""
     batch_size: Annotated[int, Ge(1)] = 64
@@ -144,7 +163,7 @@ class MilvusSettings:
     """A file (Milvus Lite, one process) or the address of a cluster, http://milvus:19530. Its token: $MILVUS_TOKEN."""
     kind: Literal["milvus"] = "milvus"
     model: str = "bundled:minilm"
-    """A Hugging Face id, a folder, or `bundled:minilm`."""
+    """A Hugging Face id, a folder, `bundled:minilm`, or `bundled:multilingual`."""
     batch_size: Annotated[int, Ge(1)] = 64
     collection: str = "toolrewrite"
     """Name of the collection, to which the model's hash is appended."""

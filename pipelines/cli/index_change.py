@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines import config as configs
@@ -38,9 +38,7 @@ def run_build(arguments: argparse.Namespace) -> int:
 
 def run_add(arguments: argparse.Namespace) -> int:
     sources = tuple(arguments.catalogue)
-    tools = read_tools(
-        sources, arguments.format, dict.fromkeys(sources, arguments.provider) if arguments.provider else {}
-    )
+    tools = read_tools(sources, arguments.format, providers_of(sources, arguments.provider))
     context = make_context(arguments.device, True)
     known = Index(arguments.index, context).tools
     if not arguments.replace:
@@ -50,6 +48,17 @@ def run_add(arguments: argparse.Namespace) -> int:
     if replaced:
         print(f"replaced: {', '.join(replaced[:5])}{', …' * (len(replaced) > 5)}", file=sys.stderr)
     return _print_change(arguments.index, change)
+
+
+def providers_of(sources: Sequence[str], named: Sequence[str]) -> dict[str, str]:
+    """Catalogue -> provider, as `--provider` names them; one without a catalogue is for all that have none."""
+    providers: dict[str, str] = {}
+    for text in named:
+        catalogue, _, name = text.rpartition("=")
+        if not name.strip():
+            raise BadInput(f"--provider: {text!r} names no provider; write NAME, or CATALOGUE=NAME")
+        providers |= {catalogue: name} if catalogue else dict.fromkeys(set(sources) - providers.keys(), name)
+    return providers
 
 
 def run_remove(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.index_change import read_words
+from pipelines.cli.index_change import providers_of, read_words
 from pipelines.context import make_context
 from pipelines.index.build import read_tools
 from pipelines.index.defaults import AUTO, choose_retriever, index_folder
@@ -66,7 +66,8 @@ def run_lint(arguments: argparse.Namespace) -> int:
     if len(arguments.source) == 1 and (folder / manifests.NAME).exists():
         tools = list(Index(folder, make_context()).tools.values())
     else:
-        tools = read_tools(tuple(arguments.source), arguments.format)
+        sources = tuple(arguments.source)
+        tools = read_tools(sources, arguments.format, providers_of(sources, arguments.provider))
     findings = lint(tools)
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], ensure_ascii=False, indent=1))

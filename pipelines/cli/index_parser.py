@@ -49,8 +49,7 @@ def _add_writers(commands: Subparsers) -> None:
     )
     index_argument(add)
     add.add_argument("catalogue", nargs="+", metavar="CATALOGUE", help="files, folders or globs of the tools to add")
-    add.add_argument("--format", help=FORMAT)
-    add.add_argument("--provider", metavar="NAME", help="provider of all these tools, which starts their ids")
+    _catalogue_arguments(add)
     add.add_argument(
         "--replace", action="store_true", help="also replace tools of an API by other operations that have their ids"
     )
@@ -72,6 +71,17 @@ def _add_writers(commands: Subparsers) -> None:
     for parser in (build, add, remove, confirm):
         _wait_argument(parser)
     device_argument(build, add, remove, confirm)
+
+
+def _catalogue_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", help=FORMAT)
+    parser.add_argument(
+        "--provider",
+        action="append",
+        default=[],
+        metavar="[CATALOGUE=]NAME",
+        help="provider of all these tools, or of one CATALOGUE, which starts their ids; may be repeated",
+    )
 
 
 def _wait_argument(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +124,7 @@ def _add_readers(commands: Subparsers) -> None:
         metavar="INDEX|CATALOGUE",
         help="folder of an index, or files, folders or globs of catalogues",
     )
-    lint.add_argument("--format", help=FORMAT)
+    _catalogue_arguments(lint)
     lint.add_argument("--limit", type=int, default=5, metavar="N", help="findings shown per check (5); 0: all")
     search = add_command(commands, "search", lazy("index_inspect", "run_search"), "search an index")
     search.description = (

@@ -40,6 +40,13 @@ COMMANDS = {
         "on queries that are never trained on, and promote it if it is better and nowhere worse. After a kill, the "
         "same command continues.",
     ),
+    "encoder": (
+        "data sets -> one encoder for all catalogues, as a small adapter",
+        "Train one encoder on many data sets. --leave-one-out first trains once without each group of data sets and "
+        "evaluates on that group, which chooses how far the weights move from the base; without it, the final encoder "
+        "is trained on all groups, written as an adapter, and evaluated on sets it never saw. After a kill, the same "
+        "command continues.",
+    ),
     "utterances": (
         "catalogue without labels -> synthetic utterances",
         "Let a language model write, for each tool of an index, what users who need it might say; keep the utterances "
@@ -47,7 +54,7 @@ COMMANDS = {
         "continues.",
     ),
 }
-MODULES = {"renew": "train_renew", "utterances": "train_utterances"}
+MODULES = {"renew": "train_renew", "utterances": "train_utterances", "encoder": "train_encoder"}
 
 
 def add_train_commands(commands: Subparsers) -> None:
@@ -59,6 +66,10 @@ def add_train_commands(commands: Subparsers) -> None:
         device_argument(parser)
         if name in ("sft", "align"):
             parser.add_argument("--resume", action="store_true", help="continue from the output's last checkpoint")
+        if name == "encoder":
+            parser.add_argument(
+                "--leave-one-out", action="store_true", help="train without each group in turn and evaluate on it"
+            )
         if name == "renew":
             parser.add_argument(
                 "--rollback", action="store_true", help="restore what was live before the last promotion"

@@ -96,14 +96,14 @@ def _unknown_format(source: CatalogueSource, format: str | None) -> str:
 
 
 def _collect(source: CatalogueSource, entries: Iterable[tuple[str, Tool]]) -> list[Tool]:
-    """The tools; refuses an empty catalogue and duplicate ids."""
+    """The tools; refuses an empty catalogue, skips duplicate ids."""
     tools: list[Tool] = []
     locations: dict[str, str] = {}
     for location, tool in entries:
         if tool.id in locations:
-            raise BadInput(
-                f"{location}: the id {tool.id!r} is already taken at {locations[tool.id]}; give one another id"
-            )
+            error = f"{location}: the id {tool.id!r} is already taken at {locations[tool.id]}; give one another id"
+            source.skip(BadInput(error))
+            continue
         locations[tool.id] = location
         tools.append(tool)
     if not tools:

@@ -20,22 +20,28 @@ def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
         corpus = source.path / "corpus.jsonl"
         if not corpus.is_file():
             raise BadInput(f"{source.path} has no corpus.jsonl; name the folder or the file that holds the corpus")
-        source = CatalogueSource.at(corpus)
+        source = CatalogueSource.at(corpus, source.provider, source.report)
     for location, row in source.rows():
-        tool = name_at(row, "_id", location)
-        metadata = object_at(row, "metadata", location)
-        providers = (text_or_nothing(metadata, key) for key in ("provider", "server", "tool"))
-        yield (
-            location,
-            Tool(
-                id=tool,
-                name=text_at(row, "title", location) or tool,
-                description=text_at(row, "text", location),
-                parameters=_parameters(metadata.get("parameters")),
-                category=text_or_nothing(metadata, "category"),
-                provider=next((provider for provider in providers if provider), ""),
-            ),
-        )
+        try:
+            tool = _tool(row, location)
+        except BadInput as error:
+            source.skip(error)
+        else:
+            yield location, tool
+
+
+def _tool(row: Mapping[str, object], location: str) -> Tool:
+    tool = name_at(row, "_id", location)
+    metadata = object_at(row, "metadata", location)
+    providers = (text_or_nothing(metadata, key) for key in ("provider", "server", "tool"))
+    return Tool(
+        id=tool,
+        name=text_at(row, "title", location) or tool,
+        description=text_at(row, "text", location),
+        parameters=_parameters(metadata.get("parameters")),
+        category=text_or_nothing(metadata, "category"),
+        provider=next((provider for provider in providers if provider), ""),
+    )
 
 
 def _parameters(value: object) -> tuple[Parameter, ...]:

@@ -20,6 +20,8 @@ from retrievers.errors import BadInput
 from retrievers.types import Tool
 
 Report = Callable[[str], None]
+MAX_REPORTS = 20
+"""Wrong entries of a file that are named; the others are counted."""
 
 
 def read_catalogues(
@@ -59,8 +61,11 @@ class _Collection:
         """The tools of one file or folder; entries that are wrong are reported."""
         skipped: list[str] = []
         tools = self._read(path, self.providers.get(path, ""), skipped)
-        for sentence in dict.fromkeys(skipped):
+        sentences = list(dict.fromkeys(skipped))
+        for sentence in sentences[:MAX_REPORTS]:
             self.report(f"skipped: {sentence}")
+        if len(sentences) > MAX_REPORTS:
+            self.report(f"skipped: {len(sentences) - MAX_REPORTS} more entries of {path.path}")
         return tools
 
     def merge(self, path: CataloguePath, tools: Sequence[Tool]) -> None:
@@ -113,7 +118,7 @@ class _Collection:
                 return renamed
         raise BadInput(
             f"the tool id {first.id!r} is both in {self.owners[first.id]} and in {path.path}; leave one out, or name "
-            "the provider of one (`providers` in a config, --provider, `rewrite-index mcp --name`)"
+            "the provider of one (`providers` in a config, --provider FILE=NAME, `rewrite-index mcp --name`)"
         )
 
     def _other_names(self, path: Path, tool: Tool) -> list[str]:

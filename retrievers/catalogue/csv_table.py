@@ -35,8 +35,14 @@ def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     rows = _rows(source)
     columns = _columns(*next(rows, (f"{source.path}, line 1", [])))
     for location, cells in rows:
-        if any(cell.strip() for cell in cells):
-            yield location, _tool(_row(columns, cells, location), location)
+        if not any(cell.strip() for cell in cells):
+            continue
+        try:
+            tool = _tool(_row(columns, cells, location), location)
+        except BadInput as error:
+            source.skip(error)
+        else:
+            yield location, tool
 
 
 def _rows(source: CatalogueSource) -> Iterator[tuple[str, list[str]]]:

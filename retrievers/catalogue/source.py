@@ -111,14 +111,17 @@ class CatalogueSource:
             return False
 
     def rows(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """The objects of a JSONL file with their locations; blank lines are skipped."""
+        """The objects of a JSONL file with their locations; blank and wrong lines are skipped."""
         for number, line in self._lines():
             location = f"{self.path}, line {number}"
             try:
-                value = _parse(line)
+                value = as_object(_parse(line), location)
+            except BadInput as error:
+                self.skip(error)
             except ValueError as error:
-                raise BadInput(f"{location}: broken JSON, {json_problem(error)}; fix or remove the line") from None
-            yield location, as_object(value, location)
+                self.skip(BadInput(f"{location}: broken JSON, {json_problem(error)}; fix or remove the line"))
+            else:
+                yield location, value
 
     def entries(self) -> Iterator[tuple[str, dict[str, object]]]:
         """The objects of a JSONL file or a JSON list, or the one object of the file, with their locations."""
@@ -127,7 +130,12 @@ class CatalogueSource:
         elif isinstance(self.document, list):
             for number, value in enumerate(self.document, 1):
                 location = f"{self.path}, entry {number}"
-                yield location, as_object(value, location)
+                try:
+                    entry = as_object(value, location)
+                except BadInput as error:
+                    self.skip(error)
+                else:
+                    yield location, entry
         else:
             yield str(self.path), as_object(self.document, str(self.path))
 

@@ -80,8 +80,9 @@ class Encoder:
 def _load(folder: Path, device: str | None) -> Any:
     import torch
     from safetensors import SafetensorError
-    from sentence_transformers import SentenceTransformer
     from transformers.utils import logging as transformers_logging
+
+    from retrievers.dense.model_loading import load_model
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     device = check_device(device)
@@ -89,7 +90,9 @@ def _load(folder: Path, device: str | None) -> Any:
     kwargs = {"dtype": torch.float32} if device == "cpu" else {}
     try:
         with report_out_of_memory(folder):
-            return SentenceTransformer(str(folder), device=device, model_kwargs=kwargs, local_files_only=True)
+            return load_model(folder, device, **kwargs)
+    except ModelMissing:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise ModelMissing(f"the model in {folder} cannot be loaded ({reason}); is it a whole model folder?") from error

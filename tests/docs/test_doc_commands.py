@@ -48,7 +48,19 @@ REAL = {
     ("rewrite-serve", "key"),
 }
 """Commands that are run for real, by their first words."""
-WITH_CONFIG = {"build", "ablate", "targets", "sft", "probe", "pairs", "align", "renew", "utterances", "attack"}
+WITH_CONFIG = {
+    "build",
+    "ablate",
+    "targets",
+    "sft",
+    "probe",
+    "pairs",
+    "align",
+    "renew",
+    "utterances",
+    "encoder",
+    "attack",
+}
 SHELL_WORDS = {"export", "source"}
 
 

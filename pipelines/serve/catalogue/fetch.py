@@ -7,12 +7,13 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.settings import ImportRules
-from retrievers.catalogue import read_catalogue
+from retrievers.catalogue.collection import read_catalogues
 from retrievers.errors import BadInput
 from retrievers.types import Tool
 
@@ -20,20 +21,31 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-def fetch_tools(url: str, format: str | None, settings: ImportRules) -> list[Tool]:
+class ReadCatalogue(NamedTuple):
+    """The tools of a catalogue, and a sentence about each entry that was skipped."""
+
+    tools: list[Tool]
+    skipped: list[str]
+
+
+def fetch_tools(url: str, format: str | None, settings: ImportRules) -> ReadCatalogue:
     """The tools of the catalogue at a URL."""
     return read_tools(_fetch(url, settings), format)
 
 
-def read_tools(data: bytes, format: str | None) -> list[Tool]:
+def read_tools(data: bytes, format: str | None) -> ReadCatalogue:
     """The tools of a catalogue file."""
+    skipped: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalogue"  # a fixed name: no part of a request becomes a path
         path.write_bytes(data)
         try:
-            return read_catalogue(path, format)
+            tools = read_catalogues([str(path)], format, report=skipped.append)
         except BadInput as error:
             raise Refusal(422, "invalid", str(error).replace(str(path), "the catalogue")) from error
+    return ReadCatalogue(
+        tools, [text.removeprefix("skipped: ").replace(str(path), "the catalogue") for text in skipped]
+    )
 
 
 def _fetch(url: str, settings: ImportRules) -> bytes:

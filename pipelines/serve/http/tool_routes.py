@@ -83,14 +83,17 @@ async def put_tools(body: schemas.ToolsBody, gateway: GatewayDep, caller: Caller
     caller.charge("write", len(body.tools))
     if len({tool.id for tool in body.tools}) < len(body.tools):
         raise Refusal(422, "invalid", "an id is used twice")
-    return reply(admission_out(await gateway.admission.put([make_tool(tool.id, tool) for tool in body.tools])))
+    known = gateway.catalogue.current.index.tools
+    tools = [make_tool(tool.id, tool, known.get(tool.id)) for tool in body.tools]
+    return reply(admission_out(await gateway.admission.put(tools)))
 
 
 @router.put("/v1/tools/{tool_id:path}", response_model=schemas.ChangeOut, responses=errors(*BODY, 404, 503, 507))
 async def put_tool(tool_id: ToolId, body: schemas.ToolBody, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Add or replace a tool."""
     caller.charge("write")
-    return reply(admission_out(await gateway.admission.put([make_tool(tool_id, body)])))
+    known = gateway.catalogue.current.index.tools.get(tool_id)
+    return reply(admission_out(await gateway.admission.put([make_tool(tool_id, body, known)])))
 
 
 @router.delete("/v1/tools/{tool_id:path}", response_model=schemas.ChangeOut, responses=errors(404, 422, 503, 507))
@@ -104,13 +107,15 @@ async def delete_tool(tool_id: ToolId, gateway: GatewayDep, caller: CallerDep) -
 
 @admin.post("/v1/admin/import", response_model=schemas.ChangeOut, responses=errors(*BODY, 503, 507))
 async def import_catalogue(body: schemas.ImportRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
-    """Fetch a catalogue from a host that the config allows, and add its tools."""
+    """Fetch a catalogue from a host that the config allows, and add its tools; wrong entries are skipped."""
     caller.charge("admin")
+    skipped: list[str] = []
     if body.format == "mcp-server":
         tools = await fetch_mcp_tools(McpSource("", body.url), gateway.config.imports)
     else:
-        tools = await asyncio.to_thread(fetch_tools, body.url, body.format, gateway.config.imports)
-    return reply(admission_out(await gateway.admission.put(tools)))
+        tools, skipped = await asyncio.to_thread(fetch_tools, body.url, body.format, gateway.config.imports)
+    change = admission_out(await gateway.admission.put(tools))
+    return reply(change.model_copy(update={"skipped": skipped}))
 
 
 @admin.post("/v1/admin/reload", response_model=ModelsResponse, responses=errors())
@@ -121,8 +126,8 @@ async def reload(gateway: GatewayDep, caller: CallerDep) -> Response:
     return reply(describe_models(gateway, caller))
 
 
-def make_tool(tool_id: str, body: schemas.ToolBody) -> Tool:
-    """The tool of a request body."""
+def make_tool(tool_id: str, body: schemas.ToolBody, known: Tool | None = None) -> Tool:
+    """The tool of a request body; a body without `call` keeps that of the known tool."""
     if _ILLEGAL.search(tool_id) or _ILLEGAL.search(body.name):
         message = "ids and names are one line, without control characters and without spaces at the ends"
         raise Refusal(422, "invalid", message)
@@ -130,6 +135,8 @@ def make_tool(tool_id: str, body: schemas.ToolBody) -> Tool:
     schema, call = (
         "" if value is None else json.dumps(value, ensure_ascii=False) for value in (body.arguments, body.call)
     )
+    if known is not None and "call" not in body.model_fields_set:
+        call = known.call
     return Tool(tool_id, body.name, body.description, parameters, body.category, body.provider, schema, call)
 
 

@@ -67,7 +67,7 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
 async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Read the tools of a catalogue that is sent as text, for `PUT /v1/tools`; changes nothing."""
     caller.charge("write")
-    tools = await asyncio.to_thread(read_tools, body.document.encode("utf-8", "replace"), body.format)
+    tools, skipped = await asyncio.to_thread(read_tools, body.document.encode("utf-8", "replace"), body.format)
     if provider := body.provider.strip():
         tools = [
             tool if tool.provider else replace(tool, id=f"{provider}/{tool.id}", provider=provider) for tool in tools
@@ -77,7 +77,7 @@ async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller:
         schemas.ReadTool.model_construct(**dict(tool_out(tool)), state=_compare(tool, known.get(tool.id)))
         for tool in tools
     ]
-    return reply(schemas.ReadResponse.model_construct(tools=compared))
+    return reply(schemas.ReadResponse.model_construct(tools=compared, skipped=skipped))
 
 
 @router.get("/v1/reports", response_model=schemas.ReportsResponse, responses=errors())

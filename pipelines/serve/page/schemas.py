@@ -70,6 +70,7 @@ class ReadResponse(ResponseModel):
     """The tools that were read; the live catalogue is not changed."""
 
     tools: list[ReadTool]
+    skipped: list[str] = Field(default=[], description="Entries that could not be read.")
 
 
 class ReportOut(ResponseModel):

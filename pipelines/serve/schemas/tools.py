@@ -34,7 +34,9 @@ class ToolBody(RequestModel):
         default=None, alias="schema", description="JSON Schema of the arguments; returned as it is."
     )
     call: dict[str, JsonValue] | None = Field(
-        default=None, description="Method, server, path, places of the arguments and security; returned as it is."
+        default=None,
+        description="Method, server, path, places of the arguments and security; returned as it is. Left out: the "
+        "stored one is kept; null: it is removed.",
     )
 
 
@@ -90,6 +92,7 @@ class ChangeOut(ResponseModel):
     fingerprint: str
     held: list[FlaggedTool] = Field(default=[], description="Tools in quarantine until an admin approves them.")
     flagged: list[FlaggedTool] = Field(default=[], description="Tools that were added although a check failed.")
+    skipped: list[str] = Field(default=[], description="Entries of an imported catalogue that could not be read.")
 
 
 class ImportRequest(RequestModel):

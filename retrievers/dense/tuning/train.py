@@ -21,8 +21,10 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from retrievers.dense.encoder import check_device, fingerprint
+from retrievers.dense.model_loading import load_model
 from retrievers.dense.tuning.dev_recall import METRIC, DevRecall, choose_blend, mine_hard_negatives
 from retrievers.dense.tuning.loss import CatalogueLoss
+from retrievers.dense.tuning.schedule import rate
 from retrievers.kind import Context
 from retrievers.progress import Progress
 from retrievers.settings import WARMUP, WEIGHT_DECAY, EncoderTraining
@@ -41,7 +43,7 @@ def tune(
         return finished
     where = check_device(context.device)
     cuda = where.startswith("cuda")
-    model = SentenceTransformer(str(base), device=where, local_files_only=True, model_kwargs={"dtype": torch.float32})
+    model = load_model(base, where, dtype=torch.float32)
     if settings.max_length:
         model.max_seq_length = settings.max_length
     original = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -126,11 +128,6 @@ class _StepProgress(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the bar."""
         self._progress.close()
-
-
-def rate(step: int, warmup: int, total: int) -> float:
-    """Share of the learning rate at a step: linear warmup, then linear decay, never 0 before the end."""
-    return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
 
 
 def _arguments(work: Path, settings: EncoderTraining, seed: int, cuda: bool) -> SentenceTransformerTrainingArguments:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from retrievers.dense.encoder import check_device
+from retrievers.dense.model_loading import load_model
 from retrievers.dense.tuning.dev_recall import choose_blend
 from retrievers.kind import Context
 from retrievers.masstool.encoder.losses import JointLoss
@@ -50,9 +50,7 @@ class JointTrainer:
     ) -> None:
         self.data, self.tuning, self.seed, self.device = data, tuning, seed, check_device(context.device)
         self.cuda = self.device.startswith("cuda")
-        self.model: Any = SentenceTransformer(
-            str(base), device=self.device, local_files_only=True, model_kwargs={"dtype": torch.float32}
-        )
+        self.model: Any = load_model(base, self.device, dtype=torch.float32)
         if tuning.max_length:
             self.model.max_seq_length = tuning.max_length
         self.original = copy_state(self.model)

@@ -82,3 +82,20 @@ def test_lint_takes_several_catalogues(tmp_path: Path, capsys: pytest.CaptureFix
     assert "2 tools," in capsys.readouterr().out
     assert cli.index(["lint", f"{tmp_path}/apis/*.txt"]) == 2
     assert "matches no file" in capsys.readouterr().err
+
+
+def test_providers_of_single_catalogues_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    for path in (first, second):
+        path.write_text('{"tools": [{"name": "search", "description": "Search pets.", "inputSchema": {}}]}', "utf-8")
+    both = [str(first), str(second)]
+    assert cli.index(["lint", *both]) == 2
+    assert "name the provider of one (`providers` in a config, --provider FILE=NAME," in capsys.readouterr().err
+    assert cli.index(["lint", *both, "--provider", f"{second}=dogs", "--provider", "cats"]) == 0
+    assert cli.index(["build", str(write_config(tmp_path, str(first)))]) == 0
+    assert cli.index(["add", str(tmp_path / "index"), *both, "--provider", f"{second}=dogs"]) == 0
+    assert ids(tmp_path) == ["dogs/search", "search"]
+    capsys.readouterr()
+    for wrong, why in (("c.json=dogs", "no catalogue is called 'c.json'"), ("b.json=", "names no provider")):
+        assert cli.index(["lint", *both, "--provider", wrong]) == 2
+        assert why in capsys.readouterr().err

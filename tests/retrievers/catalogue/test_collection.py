@@ -126,6 +126,28 @@ def test_files_with_one_title_and_version_are_told_apart_by_their_paths(tmp_path
     assert ids(read(tmp_path)[0]) == ["pets/list", "pets-v3/list", "pets-v4/list"]
 
 
+def test_a_wrong_row_is_skipped_and_the_rest_of_its_file_read(tmp_path: Path) -> None:
+    files = {
+        "functions.jsonl": '{"name": "a"}\n{"name": "b",\n[1]\n{"name": "a"}\n{"name": "c"}\n',
+        "list.json": '[{"name": "a"}, 7, {"nam": "b"}, {"name": "a"}, {"name": "c"}]',
+        "corpus.jsonl": '{"_id": "a"}\n{"title": "b"}\n{"_id": "a"}\n{"_id": "c", "text": 3}\n{"_id": "c"}\n',
+        "table.csv": "name,description\na,\n,b\na,\nx,y,z\nc,\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+        tools, reports = read(tmp_path / name)
+        assert ids(tools) == ["a", "c"]
+        assert len(reports) == 3
+        assert all(report.startswith(f"skipped: {tmp_path / name}, ") for report in reports)
+
+
+def test_many_wrong_entries_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, many=json.dumps([{"name": "a"}, *[{"nam": "b"}] * 50]))
+    _, reports = read(tmp_path / "many.json")
+    assert len(reports) == 21
+    assert reports[-1] == f"skipped: 30 more entries of {tmp_path / 'many.json'}"
+
+
 def test_a_copy_of_a_file_is_reported_and_skipped(tmp_path: Path) -> None:
     write(tmp_path, a=api(list=1), b=api(list=1))
     tools, reports = read(tmp_path)

@@ -64,14 +64,14 @@ async function read() {
   fill($("read"), el("p", { class: "waits" }, "Reading …"));
   try {
     const body = { document: text, format: $("format").value || null, provider: $("of-document").value.trim() };
-    const { tools } = await call("POST", "/v1/catalogue/read", body);
-    preview(tools);
+    const { tools, skipped } = await call("POST", "/v1/catalogue/read", body);
+    preview(tools, skipped);
   } catch (failure) {
     fill($("read"), trouble(failure.status === 413 ? tooLarge() : failure));
   }
 }
 
-function preview(tools) {
+function preview(tools, skipped) {
   const rows = tools.map((tool) => {
     const box = el("input", { type: "checkbox", "aria-label": tool.name });
     box.checked = tool.state !== "same";
@@ -102,6 +102,7 @@ function preview(tools) {
   fill(
     $("read"),
     el("p", { class: "summary" }, summary),
+    skipped.length && el("div", { class: "notice" }, skipped.map((why) => el("p", {}, "Skipped: ", foreign(why)))),
     scrolling("Tools of the document", el("table", { class: "preview" }, el("thead", {}, head), body)),
     el("div", { class: "row" }, button),
     outcome,

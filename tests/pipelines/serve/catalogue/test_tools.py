@@ -51,6 +51,10 @@ def test_a_call_is_kept_and_not_searched(serve: Serve) -> None:
     assert server.client.put("/v1/tools/hat", json={**COAT, "description": "A zeppelin for your head."}).is_success
     assert server.client.get("/v1/tools/hat").json()["call"] is None
     assert first(server, "zeppelin") == "hat"
+    server.client.put("/v1/tools", json={"tools": [{"id": "coat", **COAT, "description": "A warm coat."}]})
+    assert server.client.get("/v1/tools/coat").json()["call"] == call  # kept where the new version has none
+    server.client.put("/v1/tools/coat", json={**COAT, "call": None})
+    assert server.client.get("/v1/tools/coat").json()["call"] is None
 
 
 def test_many_at_once_and_page_by_page(serve: Serve) -> None:

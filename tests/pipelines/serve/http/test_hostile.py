@@ -142,7 +142,8 @@ def test_those_without_a_key_take_no_place_from_those_with_one(folder: Path) -> 
 
 
 def test_an_import_that_is_allowed_follows_no_redirect_and_no_size(folder: Path) -> None:
-    tools = json.dumps([{"name": "fetched", "description": "Fetched from elsewhere.", "parameters": {}}]).encode()
+    fetched = {"name": "fetched", "description": "Fetched from elsewhere.", "parameters": {}}
+    tools = json.dumps([fetched, {"nam": "no name"}]).encode()
     replies: dict[str, tuple[int, bytes]] = {"/ok": (200, tools), "/moved": (302, b""), "/huge": (200, b" " * 5000)}
     source = ModelServer()
     source.reply = lambda handler, body: replies.get(handler.path, (404, b""))  # type: ignore[method-assign]
@@ -158,6 +159,8 @@ def test_an_import_that_is_allowed_follows_no_redirect_and_no_size(folder: Path)
         for path in ("/moved", "/huge", "/nowhere"):
             got = server.post("/v1/admin/import", url=f"http://localhost:{port}{path}")
             assert (got.status_code, got.json()["error"]["code"]) == (422, "import_failed")
-        assert server.post("/v1/admin/import", url=f"http://localhost:{port}/ok").json()["added"] == 1
+        answer = server.post("/v1/admin/import", url=f"http://localhost:{port}/ok").json()
+        assert answer["added"] == 1
+        assert answer["skipped"] == ["the catalogue, entry 2: 'name' is missing or blank; give every entry one"]
         assert server.search("fetched from elsewhere", k=1)["results"][0]["tools"][0]["name"] == "fetched"
     source.stop()

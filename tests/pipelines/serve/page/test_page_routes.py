@@ -141,8 +141,10 @@ def test_a_document_is_read_and_what_it_holds_can_be_put(serve: Serve) -> None:
     assert (
         server.post("/v1/catalogue/read", document=whose, provider="Harbour").json()["tools"][0]["id"] == "Pier/tides"
     )
-    table = "name,description\nberths,Where to moor\n"
-    assert server.post("/v1/catalogue/read", document=table, format="csv").json()["tools"][0]["name"] == "berths"
+    table = "name,description\nberths,Where to moor\n,Nameless\n"
+    answer = server.post("/v1/catalogue/read", document=table, format="csv").json()
+    assert [tool["name"] for tool in answer["tools"]] == ["berths"]
+    assert answer["skipped"] == ["the catalogue, line 3: 'name' is missing or blank; give every entry one"]
 
 
 BOMB = "openapi: 3.0.0\na: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
