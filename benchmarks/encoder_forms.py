@@ -2,9 +2,9 @@
 
 RUN is a folder that `rewrite-train encoder` wrote: `final`, judged on the config's `judged` sets, or `without-GROUP`,
 judged on that group. Writes figures.json, scores.npz (per query) and rankings.npz (for other fusions) into OUT after
-every set, and with --keep the adapters.
+every set, and the adapters that --keep names.
 
-python benchmarks/encoder_forms.py runs/encoder/tools/final runs/forms --share 0.5 --keep
+python benchmarks/encoder_forms.py runs/encoder/tools/final runs/forms --share 0.5 --keep "0.5 int8"
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEPT_RANKS = 50
 
 
 def make_models(
-    config: EncoderConfig, run: Path, shares: list[float], forms: list[str], out: Path, keep: bool, device: str
+    config: EncoderConfig, run: Path, shares: list[float], forms: list[str], out: Path, keep: list[str], device: str
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The base and every form of the tuned encoder, loaded, by name; and the bytes of the adapters."""
     base = find_model(config.base)
@@ -52,7 +52,7 @@ def make_models(
         for share in shares:
             for form in forms:
                 start, name = time.perf_counter(), f"{share:g} {form}"
-                folder = (out if keep else Path(scratch)) / f"adapter {name}".replace(" ", "-")
+                folder = (out if name in keep else Path(scratch)) / f"adapter {name}".replace(" ", "-")
                 settings = FORMS[form]
                 arrays = compact(base, run / TUNED, share, settings.rank, settings.bits)
                 sizes[name] = write_adapter(folder, arrays, facts | {"blend": share, "form": form})
@@ -80,7 +80,9 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--share", action="append", type=float, default=[], help="blend; may be repeated (0.5)")
     parser.add_argument("--form", action="append", choices=list(FORMS), default=[], help="may be repeated (all)")
-    parser.add_argument("--keep", action="store_true", help="keep the adapters in OUT")
+    parser.add_argument(
+        "--keep", action="append", default=[], help="keep this adapter in OUT: '0.5 int8'; may be repeated"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as in rewrite-train")
     parser.add_argument("--device")
     options = parser.parse_args()

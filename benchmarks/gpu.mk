@@ -41,6 +41,13 @@ $(call job,targets-any,index-toollens,rewrite-train targets configs/targets/tool
 $(foreach name,toollens $(CATALOGUES),$(call job,pick-$(name),index-$(name),\
   rewrite-train targets configs/targets/pick.yaml --set dataset=$(name)))
 
+# The encoder for all catalogues: left-out groups choose its blend.
+ENCODER := rewrite-train encoder configs/encoder/tools.yaml
+GROUPS := assistants functions tasks shells languages
+$(foreach group,$(GROUPS),$(call job,encoder-without-$(group),,$(ENCODER) --set leave_out=$(group)))
+$(call job,encoder-tools,$(addprefix encoder-without-,$(GROUPS)),$(ENCODER))
+$(call job,encoder-forms,encoder-tools,python benchmarks/encoder_forms.py runs/encoder/tools/final $(DONE)/encoder-forms)
+
 # Time, with nothing else on the card.
 $(call job,masstool-epoch,,python benchmarks/masstool.py --only-epoch --out $(DONE)/masstool-epoch.json)
 $(call job,masstool-fast,,$(TABLE)/toollens-masstool.yaml --no-ablation --out $(DONE)/masstool-fast.json \

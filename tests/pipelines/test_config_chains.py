@@ -23,6 +23,7 @@ from pipelines.evaluate.attack_run import AttackConfig
 from pipelines.evaluate.run import EvalConfig
 from pipelines.index.build import IndexConfig
 from pipelines.train.align import AlignConfig
+from pipelines.train.encoder.settings import EncoderConfig
 from pipelines.train.sampling import PairsConfig, ProbeConfig
 from pipelines.train.sft import SftConfig
 from pipelines.train.targets.build import TargetsConfig
@@ -32,6 +33,7 @@ CONFIGS = ROOT / "configs"
 KINDS: dict[str, type] = {
     "align": AlignConfig,
     "attack": AttackConfig,
+    "encoder": EncoderConfig,
     "eval": EvalConfig,
     "index": IndexConfig,
     "pairs": PairsConfig,

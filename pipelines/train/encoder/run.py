@@ -21,8 +21,9 @@ from pipelines.train.encoder.evaluation import CHOICE, QueryScores, SetJudge, me
 from pipelines.train.encoder.report import encoder_page
 from pipelines.train.encoder.sets import EncoderSet, load_sets
 from pipelines.train.encoder.settings import CompactForm, EncoderConfig
-from pipelines.train.run_folder import alone, room_to_train
+from pipelines.train.run_folder import alone
 from retrievers.errors import BadInput
+from retrievers.files import disk_room
 from retrievers.kind import Context
 from retrievers.progress import say
 
@@ -34,7 +35,7 @@ def leave_out(config: EncoderConfig, group: str, context: Context) -> Path:
     from pipelines.train.encoder.training import tune_encoder
 
     folder = Path(config.output) / f"without-{group}"
-    with alone(folder), room_to_train(folder):
+    with alone(folder), disk_room(folder):
         sources = [source for name, own in config.groups.items() if name != group for source in own]
         sets = load_sets(sources, config, to_train=True)
         left_out = load_sets(config.groups[group], config, to_train=False)
@@ -128,7 +129,7 @@ def final(config: EncoderConfig, context: Context) -> dict[str, Any]:
             f"({config.output} lacks runs without some groups)"
         )
     folder, base = Path(config.output) / "final", find_model(config.base)
-    with alone(folder), room_to_train(folder):
+    with alone(folder), disk_room(folder):
         sets = load_sets([source for own in config.groups.values() for source in own], config, to_train=True)
         judged = load_sets(config.judged, config, to_train=False)
         begin(folder, config)
