@@ -23,6 +23,7 @@ CHECKPOINT = "checkpoint.safetensors"
 CHECK_EVERY = 25  # steps between two looks at the loss: each look waits for the GPU
 SAVE_EVERY = 250  # steps between two checkpoints
 MAX_NORM = 1.0
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def train_mixture(
@@ -79,8 +80,8 @@ def _save(
     """Write a checkpoint, whole or not at all."""
     tensors = {f"model|{name}": value.detach().clone().contiguous() for name, value in model.state_dict().items()}
     for name, parameter in parameters.items():
-        state = optimizer.state[parameter]
-        tensors |= {f"{key}|{name}": state[key].contiguous() for key in ("exp_avg", "exp_avg_sq")}
+        state = optimizer.state.get(parameter, {})  # none for weights that no vector depends on
+        tensors |= {f"{key}|{name}": state[key].contiguous() for key in MOMENTS if state}
     part = path.with_suffix(".part")
     save_file(tensors, part, {"step": str(step)})
     os.replace(part, path)
@@ -98,6 +99,7 @@ def _resume(path: Path, model: Any, parameters: Mapping[str, Tensor], optimizer:
         return 0
     model.load_state_dict({name.partition("|")[2]: value for name, value in tensors.items() if name[:6] == "model|"})
     for name, parameter in parameters.items():
-        moments = {key: tensors[f"{key}|{name}"].to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
+        if f"{MOMENTS[0]}|{name}" in tensors:
+            moments = {key: tensors[f"{key}|{name}"].to(parameter.device) for key in MOMENTS}
+            optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}
     return step
