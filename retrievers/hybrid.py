@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from retrievers.base import Retriever, remembers
 from retrievers.fusion import DEPTH, fuse
 from retrievers.kind import Arrays, Block, Context
+from retrievers.language import is_english
 from retrievers.rows import Rows
 from retrievers.settings import FusionSettings, HybridSettings
 from retrievers.types import Ranking
@@ -31,17 +32,28 @@ class HybridKind:
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
-        return Hybrid([other(name) for name in self._settings.of], self._settings.fusion, fingerprint)
+        parts = {name: other(name) for name in self._settings.of}
+        return Hybrid(parts, self._settings.fusion, fingerprint, self._settings.english_only)
 
 
 class Hybrid:
-    """Searches with every part and fuses their rankings."""
+    """Searches with every part that reads the query's language and fuses their rankings."""
 
-    def __init__(self, parts: Sequence[Retriever], fusion: FusionSettings, fingerprint: str) -> None:
-        self._parts, self._fusion, self.fingerprint = parts, fusion, fingerprint
+    def __init__(
+        self,
+        parts: Mapping[str, Retriever],
+        fusion: FusionSettings,
+        fingerprint: str,
+        english_only: Collection[str] = (),
+    ) -> None:
+        self._parts, self._fusion, self.fingerprint = list(parts.values()), fusion, fingerprint
+        self._english_only = [name in english_only for name in parts]
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        return self._fuse([part.search(queries, max(k, DEPTH)) for part in self._parts], k)
+        def search(part: Retriever, read: Sequence[int], depth: int) -> list[Ranking]:
+            return part.search([queries[index] for index in read], depth)
+
+        return self._search(queries, k, search)
 
     @property
     def remembers_queries(self) -> bool:
@@ -52,14 +64,25 @@ class Hybrid:
         return [any(row) for row in zip(*rows, strict=True)] if rows else [False] * len(utterances)
 
     def search_held_out(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
-        depth = max(k, DEPTH)
-        return self._fuse(
-            [
-                part.search_held_out(texts, depth, utterances) if remembers(part) else part.search(texts, depth)
-                for part in self._parts
-            ],
-            k,
-        )
+        def search(part: Retriever, read: Sequence[int], depth: int) -> list[Ranking]:
+            own = [texts[index] for index in read]
+            if not remembers(part):
+                return part.search(own, depth)
+            return part.search_held_out(own, depth, [utterances[index] for index in read])
 
-    def _fuse(self, rankings: Sequence[Sequence[Ranking]], k: int) -> list[Ranking]:
-        return [fuse(lists, k, self._fusion) for lists in zip(*rankings, strict=True)]
+        return self._search(texts, k, search)
+
+    def _search(
+        self, texts: Sequence[str], k: int, search: Callable[[Retriever, Sequence[int], int], list[Ranking]]
+    ) -> list[Ranking]:
+        """Search with every part, but only the texts that it reads, and fuse."""
+        everything = range(len(texts))
+        english = [index for index in everything if is_english(texts[index])] if any(self._english_only) else []
+        lists = []
+        for part, english_only in zip(self._parts, self._english_only, strict=True):
+            read = english if english_only else everything
+            rankings = [Ranking()] * len(texts)
+            for index, ranking in zip(read, search(part, read, max(k, DEPTH)) if read else (), strict=True):
+                rankings[index] = ranking
+            lists.append(rankings)
+        return [fuse(rankings, k, self._fusion) for rankings in zip(*lists, strict=True)]

@@ -147,8 +147,14 @@ class HybridSettings:
     of: tuple[str, ...]
     kind: Literal["hybrid"] = "hybrid"
     fusion: FusionSettings = FusionSettings()
+    english_only: tuple[str, ...] = ()
+    """Parts that read English alone: other languages are left to the rest, such as a multilingual encoder."""
 
     def __post_init__(self) -> None:
+        if unknown := set(self.english_only) - set(self.of):
+            raise BadInput(f"{min(unknown)!r} is not one of the parts in `of`: {list(self.of)}", "english_only")
+        if set(self.english_only) == set(self.of):
+            raise BadInput(f"leave a part for other languages, got {list(self.english_only)}", "english_only")
         if len(self.of) < 2 or len(set(self.of)) < len(self.of):
             raise BadInput(f"name at least two different retrievers, got {list(self.of)}", "of")
         if self.fusion.weights and len(self.fusion.weights) != len(self.of):

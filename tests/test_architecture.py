@@ -16,7 +16,7 @@ ROOMS = ("retrievers", "rewrite", "reward", "pipelines")
 LAYERS: dict[str, tuple[str, ...]] = {
     "retrievers": (
         "types errors",
-        "base text rows files settings out_of_memory progress",
+        "base text language rows files settings out_of_memory progress",
         "training_set work_folder",
         "kind",
         "catalogue fusion lint",
