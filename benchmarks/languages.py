@@ -1,4 +1,4 @@
-"""Encoders by language: recall@5 on the sample, alone, fused, and one encoder per language; speed in the same run.
+"""Encoders by language: recall@5 on the sample, alone and fused; speed and memory in the same run.
 
 python -m benchmarks.languages [--splits train,dev] [MODEL ...]
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import time
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ from pipelines.models import find_model
 from retrievers.dense.encoder import Encoder
 from retrievers.fusion import fuse
 from retrievers.kind import Block
+from retrievers.language import is_english
 from retrievers.lexical import BM25Kind
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, FusionSettings
@@ -26,7 +28,6 @@ from retrievers.text import FIELDS, clean, document
 from retrievers.types import Ranking
 from reward.metrics import measure_rankings
 
-LANGUAGES = ("en", "de", "es", "zh")
 DEPTH = 100
 WEIGHTS = ((1.0, 1.0), (1.4, 0.6), (0.6, 1.4))
 
@@ -53,19 +54,26 @@ def encode(model: str, tools: Sequence[str], queries: Sequence[str]) -> np.ndarr
 def show(name: str, rankings: Sequence[Ranking], gold: Sequence[set[str]], languages: np.ndarray) -> None:
     """One line of recalls."""
     recalls = measure_rankings(["recall@5"], [ranking.ids for ranking in rankings], gold)["recall@5"]
-    means = [recalls[languages == language].mean() for language in LANGUAGES]
+    means = [recalls[languages == language].mean() for language in sorted(set(languages))]
     print(f"{name:<58}" + " ".join(f"{mean:.3f}" for mean in means) + f"  {recalls.mean():.3f}")
 
 
-def show_fusions(systems: Mapping[str, list[Ranking]], gold: Sequence[set[str]], languages: np.ndarray) -> None:
-    """Every pair of systems with three weights, all of them together, and one encoder per language."""
+def show_fusions(
+    systems: Mapping[str, list[Ranking]], english: Sequence[bool], gold: Sequence[set[str]], languages: np.ndarray
+) -> None:
+    """Every pair of systems with three weights, all of them, and the last one alone where a text is not English."""
+    *_, (last, only) = systems.items()
     for (first, one), (second, other) in itertools.combinations(systems.items(), 2):
         for weights in WEIGHTS:
             pairs = zip(one, other, strict=True)
             fused = [fuse(pair, 5, FusionSettings(weights=weights)) for pair in pairs]
             show(f"{first} {weights[0]} + {second} {weights[1]}", fused, gold, languages)
+            routed = [ranking if plain else own for ranking, plain, own in zip(fused, english, only, strict=True)]
+            show(f"    other languages: {last} alone", routed, gold, languages)
     everything = [fuse(lists, 5, FusionSettings()) for lists in zip(*systems.values(), strict=True)]
     show("all of them", everything, gold, languages)
+    routed = [ranking if plain else own for ranking, plain, own in zip(everything, english, only, strict=True)]
+    show(f"    other languages: {last} alone", routed, gold, languages)
 
 
 def main() -> None:
@@ -79,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = load_dataset(arguments.data)
     gold_of = {query: gold for split in arguments.splits.split(",") for query, gold in data.gold[split].items()}
-    ids = sorted(gold_of)[: arguments.max_queries]
+    ids = random.Random(0).sample(sorted(gold_of), min(arguments.max_queries, len(gold_of)))
     queries, gold = [clean(data.queries[id].text) for id in ids], [set(gold_of[id]) for id in ids]
     languages = np.array([str(data.queries[id].metadata.get("language", "en")) for id in ids])
     documents = [clean(document(tool, FIELDS)) for tool in data.tools]
@@ -89,11 +97,11 @@ def main() -> None:
     systems = {"bm25": bm25.search(queries, DEPTH)}
     for model in arguments.models:
         systems[model] = [rows.best(row, DEPTH) for row in encode(model, documents, queries)]
-    counts = " ".join(f"{language} {(languages == language).sum()}" for language in LANGUAGES)
+    counts = " ".join(f"{language} {(languages == language).sum()}" for language in sorted(set(languages)))
     print(f"recall@5 by language ({counts}), then of all")
     for name, rankings in systems.items():
         show(name, rankings, gold, languages)
-    show_fusions(systems, gold, languages)
+    show_fusions(systems, [is_english(query) for query in queries], gold, languages)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,7 @@ def load_model(folder: Path, device: str, **model_kwargs: Any) -> SentenceTransf
     if _module_types(folder) == [MULTILINGUAL]:
         from retrievers.dense.multilingual.module import MultilingualEncoder
 
-        # The flag lets the library's trainer read its own checkpoints of this module again.
-        return SentenceTransformer(
-            modules=[MultilingualEncoder.load(str(folder))], device=device, trust_remote_code=True
-        )
+        return SentenceTransformer(modules=[MultilingualEncoder.load(str(folder))], device=device)
     return SentenceTransformer(str(folder), device=device, model_kwargs=model_kwargs, local_files_only=True)
 
 
