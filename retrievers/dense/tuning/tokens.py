@@ -72,4 +72,4 @@ class TokenizedTexts:
 
 
 def _tensors(features: Any) -> dict[str, Tensor]:
-    return {name: value for name, value in features.items() if torch.is_tensor(value)}
+    return {name: value.cpu() for name, value in features.items() if torch.is_tensor(value)}
