@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import sentence_transformers  # noqa: F401 - so that no encoder is charged for loading it
 import torch
 
 from pipelines.context import make_context
