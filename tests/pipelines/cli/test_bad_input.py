@@ -143,7 +143,7 @@ def _bad_table(path: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     "spoil",
-    [_broken, _not_utf8, _doubled, _empty, _blank, _no_tools, _missing, _no_id, _not_an_object, _prose, _bad_table],
+    [_not_utf8, _empty, _blank, _no_tools, _missing, _prose, _bad_table],
     ids=lambda spoil: spoil.__name__.strip("_"),
 )
 def test_bad_catalogues_are_refused_by_every_writer(
@@ -156,6 +156,22 @@ def test_bad_catalogues_are_refused_by_every_writer(
     assert not (tmp_path / "new").exists()
     assert refused("build", config(folder, path), naming=naming)
     assert refused("lint", path, naming=naming)
+
+
+@pytest.mark.parametrize(
+    "spoil", [_broken, _doubled, _no_id, _not_an_object], ids=lambda spoil: spoil.__name__.strip("_")
+)
+def test_a_wrong_line_is_skipped_and_named_by_every_writer(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], tuple[str, ...]]
+) -> None:
+    path = tmp_path / "bad"
+    naming = spoil(path)
+    capsys.readouterr()
+    for words in (["add", folder, path], ["build", config(tmp_path / "new", path)], ["lint", path]):
+        assert cli.index([str(word) for word in words]) == 0
+        [skipped] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped: ")]
+        assert all(name in skipped for name in naming)
+    assert TOOLS[10].id in Index(folder, plain_context()).tools
 
 
 def test_the_same_id_in_two_catalogues_names_both(folder: Path, corpus: Path, tmp_path: Path, refused: Refused) -> None:
@@ -445,7 +461,7 @@ def _console(*words: object, limit: int | None = None, wrap: str = "") -> subpro
 
 def test_the_installed_command_refuses_as_told_here(folder: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
-    naming = _broken(bad)
+    naming = _not_utf8(bad)
     before = state(tmp_path)
     script = Path(sys.executable).parent / "rewrite-index"
     done = subprocess.run([script, "add", folder, bad], capture_output=True, text=True)
