@@ -21,7 +21,7 @@ from pipelines.models import find_model
 from retrievers.dense.encoder import Encoder
 from retrievers.fusion import fuse
 from retrievers.kind import Block
-from retrievers.language import is_english
+from retrievers.language.english import is_english
 from retrievers.lexical import BM25Kind
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, FusionSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from retrievers.base import Retriever, remembers
 from retrievers.fusion import DEPTH, fuse
 from retrievers.kind import Arrays, Block, Context
-from retrievers.language import is_english
+from retrievers.language.english import is_english
 from retrievers.rows import Rows
 from retrievers.settings import FusionSettings, HybridSettings
 from retrievers.types import Ranking

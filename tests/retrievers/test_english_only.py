@@ -9,7 +9,7 @@ import pytest
 from pipelines.data.dataset import load_dataset
 from retrievers.errors import BadInput
 from retrievers.hybrid import Hybrid
-from retrievers.language import is_english
+from retrievers.language.english import is_english
 from retrievers.settings import FusionSettings, HybridSettings
 from retrievers.types import Ranking
 
