@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
+from pipelines.calibration import FittingTools, NothingFits, check_min_score, fitting_tools, open_calibrator
 from pipelines.detection import Detection, detect, find_detector
 from pipelines.held_out import open_held_out
 from pipelines.phrasing import phrase
@@ -37,6 +38,10 @@ class ToolSearchResult:
     """One per line of the rewrite."""
     detection: Detection | None = None
     """None: the index has no detector, or detection was off."""
+    relevance: tuple[float, ...] | None = None
+    """Per tool, the probability that its group of five tools holds one that is needed; None: not calibrated."""
+    nothing_fits: NothingFits | None = None
+    """Why `min_score` left no tool."""
 
 
 class ToolSearch:
@@ -59,6 +64,7 @@ class ToolSearch:
         self._retriever, self._detector = index.retriever(retriever), find_detector(index, retriever)
         self.held_out = open_held_out(index, retriever) if held_out else None
         self._names = index.exact_names()
+        self._calibrator, self._name = open_calibrator(index, retriever), f"{retriever!r} of {index.name}"
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
         self._progress = index.context.show_progress
         self.fingerprint = self._retriever.fingerprint
@@ -79,23 +85,66 @@ class ToolSearch:
         """True if the index can decide which utterances need a tool."""
         return self._detector is not None
 
-    def search(self, utterances: Sequence[str], k: int, detect: bool = True) -> list[Ranking]:
-        """Rank the tools of each utterance. Tools named in the utterance come first."""
-        return [result.ranking for result in self.explain(utterances, k, detect)]
+    @property
+    def is_calibrated(self) -> bool:
+        """True if tools have a relevance, which `min_score` needs."""
+        return self._calibrator is not None
+
+    def search(
+        self, utterances: Sequence[str], k: int, detect: bool = True, min_score: float | None = None
+    ) -> list[Ranking]:
+        """Rank the tools of each utterance. Tools named in the utterance come first.
+
+        `min_score`: leave out tools with a lower relevance, a probability between 0 and 1.
+        """
+        return [result.ranking for result in self.explain(utterances, k, detect, min_score=min_score)]
 
     def explain(
-        self, utterances: Sequence[str], k: int, detect: bool = True, threshold: float | None = None
+        self,
+        utterances: Sequence[str],
+        k: int,
+        detect: bool = True,
+        threshold: float | None = None,
+        min_score: float | None = None,
     ) -> list[ToolSearchResult]:
         """Rank with all intermediate results. Utterances that need no tool get an empty ranking if `detect` is on.
 
         `threshold` replaces the detector's own.
         """
+        self.check_min_score(min_score)
         detections = self.detect(utterances, threshold) if detect else [None] * len(utterances)
         needed = [i for i, detection in enumerate(detections) if detection is None or detection.needs_tool]
         results = [ToolSearchResult(Ranking(), Ranking(), detection=detection) for detection in detections]
         for i, result in zip(needed, self._explain([utterances[i] for i in needed], k), strict=True):
-            results[i] = replace(result, detection=detections[i])
+            fitting = self.keep_fitting(utterances[i], result.ranking, (result.raw, *result.line_rankings), min_score)
+            results[i] = replace(
+                result,
+                ranking=fitting.ranking,
+                detection=detections[i],
+                relevance=fitting.relevance,
+                nothing_fits=fitting.nothing_fits,
+            )
         return results
+
+    def check_min_score(self, min_score: float | None) -> None:
+        """Refuse a threshold that is no probability, or that a retriever without calibration cannot apply."""
+        if min_score is not None:
+            check_min_score(min_score)
+            if self._calibrator is None:
+                raise BadInput(
+                    f"min_score needs a calibrated retriever, and {self._name} is not; run `rewrite-index calibrate`"
+                )
+
+    def keep_fitting(
+        self, utterance: str, ranking: Ranking, lists: Sequence[Ranking], min_score: float | None = None
+    ) -> FittingTools:
+        """The relevance of an answer's tools, and the answer without those below `min_score`.
+
+        `lists`: the rankings of utterance and rewrite that were fused into it.
+        """
+        if self._calibrator is None:
+            return FittingTools(ranking, None)
+        return fitting_tools(ranking, lists, self._names.find(utterance), min_score)
 
     def detect(self, utterances: Sequence[str], threshold: float | None = None) -> list[Detection | None]:
         """Decide which utterances need a tool; None without a detector. An utterance that names a tool needs it."""
@@ -109,7 +158,7 @@ class ToolSearch:
 
     def _explain(self, utterances: Sequence[str], k: int) -> list[ToolSearchResult]:
         if self._rewriter is None:
-            raw = self.retrieve(utterances, k) if self.held_out else self._retriever.search(utterances, k)
+            raw = self.retrieve(utterances, k) if self.held_out else self._search(utterances, k, utterances)
             return [
                 ToolSearchResult(self._names.promote(utterance, ranking, k), ranking)
                 for utterance, ranking in zip(utterances, raw, strict=True)
@@ -175,11 +224,17 @@ class ToolSearch:
         steps = range(0, len(texts), CHUNK)
         for start in tqdm(steps, desc=label, leave=False) if self._progress and len(steps) > 4 else steps:
             part = slice(start, start + CHUNK)
-            if self.held_out is not None:
-                rankings.extend(self.held_out.search(texts[part], k, owners[part]))
-            else:
-                rankings.extend(self._retriever.search(texts[part], k))
+            rankings.extend(self._search(texts[part], k, owners[part]))
         return rankings
+
+    def _search(self, texts: Sequence[str], k: int, owners: Sequence[str]) -> list[Ranking]:
+        """Rankings with probabilities, if the retriever is calibrated."""
+        depth = self._calibrator.depth(k) if self._calibrator else k
+        if self.held_out is not None:
+            rankings = self.held_out.search(texts, depth, owners)
+        else:
+            rankings = self._retriever.search(texts, depth)
+        return self._calibrator.add(texts, rankings, k) if self._calibrator else [one.cut(k) for one in rankings]
 
     def check_tools(self, ids: Iterable[str], index: str = "the index") -> None:
         """Refuse a data set whose tools differ from the index's; `index` is its name in the message."""

@@ -45,6 +45,14 @@ def remembers(retriever: object) -> TypeGuard[RemembersQueries]:
     return isinstance(retriever, RemembersQueries) and retriever.remembers_queries
 
 
+@runtime_checkable
+class BoundsScores(Protocol):
+    """A retriever whose scores have a limit that depends on the query, such as BM25."""
+
+    def max_scores(self, queries: Sequence[str]) -> list[float]:
+        """The score that no tool can exceed, for each query."""
+
+
 class VectorCache(Protocol):
     """Vectors of one model by their texts, so that no text is embedded twice."""
 

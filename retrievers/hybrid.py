@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from retrievers.base import Retriever, remembers
@@ -85,4 +86,8 @@ class Hybrid:
             for index, ranking in zip(read, search(part, read, max(k, DEPTH)) if read else (), strict=True):
                 rankings[index] = ranking
             lists.append(rankings)
-        return [fuse(rankings, k, self._fusion) for rankings in zip(*lists, strict=True)]
+        return [self.fuse(rankings, k) for rankings in zip(*lists, strict=True)]
+
+    def fuse(self, rankings: Sequence[Ranking], k: int) -> Ranking:
+        """Fuse the rankings of the parts for one query."""
+        return replace(fuse(rankings, k, self._fusion), parts=tuple(rankings))

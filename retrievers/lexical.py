@@ -132,6 +132,7 @@ class _ScoredSegment:
 
     def set_scores(self, idf: np.ndarray, average: float, settings: BM25Settings) -> None:
         """Pass bm25s the score of every posting."""
+        self.max_scores = idf * (settings.k1 + 1)
         rows = self.arrays["rows"]
         counts, lengths = self.arrays["counts"].astype(np.float64), self.arrays["lengths"][rows]
         self.engine.scores = {
@@ -161,8 +162,8 @@ def _score_segments(blocks: Sequence[Block], settings: BM25Settings) -> list[_Sc
             total.update(dict(zip(segment.vocabulary, segment.document_frequency.tolist(), strict=True)))
     for segment in segments:
         frequency = np.array([total[name] for name in segment.vocabulary]) if total else segment.document_frequency
-        # A term of dead rows only has frequency 0, and no live posting that needs its idf.
-        segment.set_scores(np.log((live + 1) / np.maximum(frequency, 1)), average, settings)
+        idf = np.log((live + 1) / np.maximum(frequency, 1))
+        segment.set_scores(np.where(frequency > 0, idf, 0.0), average, settings)  # 0: only dead rows have the word
     return segments
 
 
@@ -174,6 +175,14 @@ class BM25:
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         return [self._search_one(tokens(clean(query)), k) for query in queries]
+
+    def max_scores(self, queries: Sequence[str]) -> list[float]:
+        """The score of a tool that holds every known word of the query endlessly often."""
+        return [sum(map(self._max_score, tokens(clean(query)))) for query in queries]
+
+    def _max_score(self, word: str) -> float:
+        known = (segment for segment in self._segments if word in segment.vocabulary)
+        return next((float(segment.max_scores[segment.vocabulary[word]]) for segment in known), 0.0)
 
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
         scores = [segment.scores(words) for segment in self._segments]
@@ -194,11 +203,16 @@ class RankBM25:
             for term, row, count in zip(segment.terms, segment.arrays["rows"], segment.arrays["counts"], strict=True):
                 words[row].extend([names[term]] * int(count))
             texts.extend(text for text, is_live in zip(words, segment.live, strict=True) if is_live)
-        self._live = np.flatnonzero(rows.live)
+        self._live, self._k1 = np.flatnonzero(rows.live), settings.k1
         self._engine = rank_bm25.BM25Plus(texts, k1=settings.k1, b=settings.b, delta=0.0)
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         return [self._search_one(tokens(clean(query)), k) for query in queries]
+
+    def max_scores(self, queries: Sequence[str]) -> list[float]:
+        """As `BM25.max_scores`."""
+        idf, most = self._engine.idf, self._k1 + 1
+        return [most * sum(idf.get(word, 0.0) for word in tokens(clean(query))) for query in queries]
 
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
         scores = np.zeros(len(self._rows.ids))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 ToolId = str
@@ -48,6 +48,10 @@ class Ranking:
 
     ids: tuple[ToolId, ...] = ()
     scores: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    """Per tool, the estimated probability that the request needs it; empty: not calibrated."""
+    parts: tuple[Ranking, ...] = field(default=(), repr=False, compare=False)
+    """The rankings that a hybrid fused: evidence for its probabilities."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,8 +60,18 @@ class Ranking:
         return (Hit(tool, score) for tool, score in zip(self.ids, self.scores, strict=True))
 
     def cut(self, k: int) -> Ranking:
-        """The first k tools."""
-        return Ranking(self.ids[:k], self.scores[:k])
+        """The first k tools, without parts."""
+        return Ranking(self.ids[:k], self.scores[:k], self.probabilities[:k])
+
+    def without(self, tools: Collection[ToolId]) -> Ranking:
+        """The ranking, and its parts, as if some tools were not in the catalogue."""
+        kept = [rank for rank, tool in enumerate(self.ids) if tool not in tools]
+        return Ranking(
+            tuple(self.ids[rank] for rank in kept),
+            tuple(self.scores[rank] for rank in kept),
+            tuple(self.probabilities[rank] for rank in kept) if self.probabilities else (),
+            tuple(part.without(tools) for part in self.parts),
+        )
 
 
 def ranked(scored: Iterable[tuple[ToolId, float]], k: int) -> Ranking:

@@ -18,6 +18,7 @@ from pipelines.batch.journal import BAD, GOOD, RowCounts
 from pipelines.batch.plan import LoadedParts
 from pipelines.batch.rows import BadRow, InputRow, RowReader
 from pipelines.batch.sources import Chunk
+from pipelines.calibration import FittingTools
 from pipelines.detection import Detection
 from pipelines.search import DEPTH
 from retrievers.types import Ranking
@@ -71,7 +72,7 @@ class Expander:
         self, parts: LoadedParts, reader: RowReader, key: Callable[[str], str], cache: AnswerLookup, k: int
     ) -> None:
         self._rewriter, self._search, self._detect = parts.rewriter, parts.search, parts.detect
-        self._fusion, self._left_out = parts.fusion, parts.left_out
+        self._fusion, self._left_out, self._min_score = parts.fusion, parts.left_out, parts.min_score
         self._reader, self._key, self._cache, self._k = reader, key, cache, k
         self._open: dict[int, _OpenChunk] = {}
         self._queue: deque[tuple[str, Prompt]] = deque()
@@ -190,17 +191,21 @@ class Expander:
         answer = cached.answer
         return Rewrite((), "too-long", cut=cached.cut) if answer is None else self._rewriter.template.parse(answer)
 
-    def _tools(self, texts: Sequence[str], rewrites: dict[str, Rewrite], chunk: _OpenChunk) -> dict[str, Ranking]:
+    def _tools(self, texts: Sequence[str], rewrites: dict[str, Rewrite], chunk: _OpenChunk) -> dict[str, FittingTools]:
         """The tools of every utterance, by the same path as `ToolSearch.explain`."""
         if self._search is None:
             return {}
         if self._rewriter is None:
-            return dict(zip(texts, self._search.search(texts, self._k, detect=False), strict=True))
+            results = self._search.explain(texts, self._k, detect=False, min_score=self._min_score)
+            fitting = [FittingTools(one.ranking, one.relevance, one.nothing_fits) for one in results]
+            return dict(zip(texts, fitting, strict=True))
         raw = chunk.raw or self._retrieve(list(chunk.keys))
         lists = self._search.search_rewrites([rewrites.get(text, Rewrite()) for text in texts], texts)
-        return {
-            text: self._search.fuse(text, raw[text], lines, self._k) for text, lines in zip(texts, lists, strict=True)
-        }
+        tools = {}
+        for text, lines in zip(texts, lists, strict=True):
+            fused = self._search.fuse(text, raw[text], lines, self._k)
+            tools[text] = self._search.keep_fitting(text, fused, [raw[text], *lines], self._min_score)
+        return tools
 
     def _detections(self, texts: Sequence[str]) -> dict[str, Detection]:
         if self._search is None or not self._detect or not self._search.has_detector:
@@ -218,7 +223,7 @@ class Expander:
         self,
         row: InputRow | BadRow,
         rewrites: dict[str, Rewrite],
-        tools: dict[str, Ranking],
+        tools: dict[str, FittingTools],
         chunk: _OpenChunk,
         counts: RowCounts,
     ) -> bytes:
@@ -236,11 +241,21 @@ class Expander:
             counts.lines += len(lines)
         if self._search is not None:
             detection = chunk.detections.get(row.text)
-            ranking = tools[row.text] if detection is None or detection.needs_tool else Ranking()
-            facts["tools"] = [{"id": tool, "score": round(score, 6)} for tool, score in ranking]
+            is_needed = detection is None or detection.needs_tool
+            facts |= self._tool_facts(tools[row.text] if is_needed else FittingTools(Ranking(), ()), counts)
             if detection is not None:
                 facts["detection"] = asdict(detection)
         return GOOD + _json(facts)
+
+    def _tool_facts(self, fitting: FittingTools, counts: RowCounts) -> dict[str, Any]:
+        tools = [{"id": tool, "score": round(score, 6)} for tool, score in fitting.ranking]
+        if self._min_score is not None:
+            for tool, relevance in zip(tools, fitting.relevance or (), strict=True):
+                tool["relevance"] = relevance
+        if fitting.nothing_fits is None:
+            return {"tools": tools}
+        counts.nothing_fits += 1
+        return {"tools": tools, "nothing_fits": asdict(fitting.nothing_fits)}
 
 
 def _to_cached(answers: list[Answer] | str, cut: int, rewriter: Rewriter) -> CachedAnswer:

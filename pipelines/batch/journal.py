@@ -39,11 +39,13 @@ class RowCounts:
     tokens: int = 0
     """Tokens of these answers."""
     lines: int = 0
+    nothing_fits: int = 0
+    """Rows that `min_score` left without a tool."""
     statuses: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: RowCounts) -> None:
         """Add other counts to these."""
-        for name in ("rows", "bad", "answered", "tokens", "lines"):
+        for name in ("rows", "bad", "answered", "tokens", "lines", "nothing_fits"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for status, count in other.statuses.items():
             self.statuses[status] = self.statuses.get(status, 0) + count

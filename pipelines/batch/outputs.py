@@ -48,6 +48,8 @@ class OutputWriter:
     """The name of a TREC run, and of the model in answers of the batch API."""
     tools: bool = False
     rewrites: bool = True
+    relevance: bool = False
+    """Tools have a relevance beside their score."""
 
     @contextmanager
     def writer(self, stream: IO[bytes]) -> Iterator[Write]:
@@ -91,7 +93,8 @@ class OutputWriter:
         import pyarrow
         import pyarrow.parquet
 
-        hit = pyarrow.struct([("id", pyarrow.string()), ("score", pyarrow.float64())])
+        numbers = ("score", "relevance") if self.relevance else ("score",)
+        hit = pyarrow.struct([("id", pyarrow.string()), *((name, pyarrow.float64()) for name in numbers)])
         kinds = {"queries": pyarrow.list_(pyarrow.string()), "tokens": pyarrow.int64(), "tools": pyarrow.list_(hit)}
         schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in self._columns])
         pending: list[dict[str, Any]] = []
@@ -126,7 +129,15 @@ def make_output(name: str, config: BatchConfig, shape: Shape, tag: str) -> Outpu
         raise BadInput(f"a Parquet file compresses itself and needs a name, got {name}; end the output with .parquet")
     if chosen != "jsonl":
         shape = "plain"
-    return OutputWriter(chosen, shape, compression, tag, config.index is not None, config.rewriter is not None)
+    return OutputWriter(
+        chosen,
+        shape,
+        compression,
+        tag,
+        config.index is not None,
+        config.rewriter is not None,
+        config.min_score is not None,
+    )
 
 
 def openai_answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
@@ -145,7 +156,7 @@ def openai_answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
             }
         ],
         "usage": {"prompt_tokens": 0, "completion_tokens": tokens, "total_tokens": tokens},
-        **{name: facts[name] for name in ("status", "queries", "tools") if name in facts},
+        **{name: facts[name] for name in ("status", "queries", "tools", "nothing_fits") if name in facts},
     }
     response = {"status_code": 200, "request_id": f"request-{facts['id']}", "body": body}
     return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": response, "error": None}

@@ -63,6 +63,7 @@ class BatchPlan:
             "fusion": None if index is None or rewriter is None else asdict(self.fusion),
             "k": None if index is None else self.config.k,
             **({} if self.config.detect else {"detect": False}),
+            **({} if self.config.min_score is None else {"min_score": self.config.min_score}),
             "input": {key: settings[key] for key in ("text", "id", "max_characters")},
             "order": self.config.order,
             "chunk_size": self.config.chunk_size,
@@ -89,6 +90,8 @@ def make_plan(config: BatchConfig, device: str | None) -> BatchPlan:
         index = _open_index(config, device)
         config = replace(config, retriever=choose_retriever(index, config.retriever))
         fingerprint = index.retriever(config.retriever).fingerprint
+        if config.min_score is not None:
+            ToolSearch(index, config.retriever).check_min_score(config.min_score)
         if rewriter is not None and fusion is None:
             warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "rewriter.fusion")
     plan = BatchPlan(config, rewriter, fusion or card_fusion or RewriteFusion(), fingerprint, warning)
@@ -104,6 +107,7 @@ class LoadedParts:
     search: ToolSearch | None
     fusion: RewriteFusion
     detect: bool = True
+    min_score: float | None = None
     left_out: bool = False
     """The fusion leaves the rewriter out."""
 
@@ -117,7 +121,7 @@ def load_parts(plan: BatchPlan, device: str | None) -> LoadedParts:
     if config.index is not None:
         phrasing = plan.rewriter.phrasing if plan.rewriter is not None else PHRASING
         search = ToolSearch(_open_index(config, device), config.retriever, fusion=plan.fusion, phrasing=phrasing)
-    return LoadedParts(rewriter, search, plan.fusion, config.detect, plan.leaves_rewriter_out)
+    return LoadedParts(rewriter, search, plan.fusion, config.detect, config.min_score, plan.leaves_rewriter_out)
 
 
 def _open_index(config: BatchConfig, device: str | None) -> Index:

@@ -57,6 +57,8 @@ class BatchConfig:
     """Tools per row."""
     detect: bool = True
     """Return no tools for queries that need none, where the index has a detector."""
+    min_score: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Leave out tools with a lower relevance (docs/choosing.md), which is then written beside the score."""
     input: InputSettings = field(default_factory=InputSettings)
     output_format: OutputFormat | None = None
     """Not set: by the output's name."""
@@ -75,3 +77,5 @@ class BatchConfig:
             raise BadInput("a batch job needs a `rewriter`, an `index`, or both; got neither", "rewriter")
         if self.output_format == "trec" and self.index is None:
             raise BadInput("a TREC run holds tools; name the `index` that finds them", "output_format")
+        if self.min_score is not None and self.index is None:
+            raise BadInput("without an `index` there are no tools that could be left out", "min_score")

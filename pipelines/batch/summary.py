@@ -66,6 +66,8 @@ class BatchSummary(RowCounts):
                 f"{self.parsed:.1%} of the answers were parsed; {self.answered:,} utterances answered, "
                 f"{self.tokens:,} tokens, {self.lines:,} queries"
             )
+        if self.nothing_fits:
+            lines.append(f"{self.nothing_fits:,} rows for which no tool fits (min_score)")
         return "\n".join([*lines, self.output])
 
 

@@ -1,4 +1,4 @@
-"""`rewrite-index build`, `add`, `remove` and `confirm`."""
+"""`rewrite-index build`, `add`, `remove`, `confirm` and `calibrate`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from pathlib import Path
 
 from pipelines import config as configs
 from pipelines.context import make_context
+from pipelines.data.dataset import load_dataset
 from pipelines.index.build import IndexConfig, build_index, read_tools
+from pipelines.index.calibrate import calibrate_retriever
+from pipelines.index.defaults import index_folder
 from pipelines.index.takeover import refuse_takeover
 from pipelines.index.training_summary import training_lines
 from pipelines.serve.catalogue.feedback import read_feedback
 from retrievers.errors import BadInput
-from retrievers.index import Change, Index, add, confirm, remove
+from retrievers.index import Change, Index, add, calibrate, confirm, remove
 from retrievers.index.writer import as_stored
 
 
@@ -71,6 +74,29 @@ def run_confirm(arguments: argparse.Namespace) -> int:
     pairs = [pair for source in arguments.pairs for pair in _read_pairs(Path(source))]
     change = confirm(arguments.index, pairs, make_context(arguments.device), arguments.wait)
     return _print_change(arguments.index, change)
+
+
+def run_calibrate(arguments: argparse.Namespace) -> int:
+    folder = index_folder(str(arguments.index))
+    index, data = Index(folder, make_context(arguments.device)), load_dataset(arguments.data)
+    names = list(dict.fromkeys(arguments.retriever or index.names))
+    results = {name: calibrate_retriever(index, name, data, arguments.split) for name in names}
+    calibrations = {name: calibration for name, (calibration, _) in results.items()}
+    change = None if arguments.dry_run else calibrate(folder, calibrations, arguments.wait)
+    if arguments.json:
+        facts = {
+            name: {"calibration": dataclasses.asdict(calibration), "report": dataclasses.asdict(report)}
+            for name, (calibration, report) in results.items()
+        }
+        print(json.dumps(facts, indent=1))
+        return 0
+    width = max(map(len, names))
+    print(f"{'':{width}}  error  AUC    min-score  right answers lost  refused without their tools")
+    for name, (calibration, report) in results.items():
+        threshold, lost = f"{calibration.min_score:.2f}", f"{report.lost:.3f}"
+        print(f"{name:{width}}  {report.error:.3f}  {report.auc:.3f}  {threshold:9}  {lost:18}  {report.refused:.3f}")
+    print(f"{folder}: calibrated, fingerprint {change.fingerprint}" if change else "nothing was changed")
+    return 0
 
 
 def describe_change(change: Change) -> str:

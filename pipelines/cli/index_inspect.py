@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pipelines.calibration import check_min_score
 from pipelines.cli.index_change import providers_of, read_words
 from pipelines.context import make_context
 from pipelines.index.build import read_tools
 from pipelines.index.defaults import AUTO, choose_retriever, index_folder
-from pipelines.search import ToolSearch
+from pipelines.search import ToolSearch, ToolSearchResult
 from retrievers.errors import BadInput
 from retrievers.index import Index, verify
 from retrievers.index import manifest as manifests
@@ -35,7 +36,10 @@ def run_info(arguments: argparse.Namespace) -> int:
         "segments": len(manifest.segments),
         "bytes": sum(entries.values()),
         "text": list(manifest.text),
-        "retrievers": {name: {**part.settings, **part.identity} for name, part in manifest.retrievers.items()},
+        "retrievers": {
+            name: {**part.settings, **part.identity, **({"calibration": part.calibration} if part.calibration else {})}
+            for name, part in manifest.retrievers.items()
+        },
     }
     if arguments.json:
         print(json.dumps(facts, indent=2))
@@ -91,25 +95,44 @@ def run_search(arguments: argparse.Namespace) -> int:
     wanted = arguments.retriever or [AUTO]
     names = index.names if ALL in wanted else dict.fromkeys(choose_retriever(index, name) for name in wanted)
     searches = {name: ToolSearch(index, name) for name in names}
-    results = {name: search.search(utterances, arguments.k, detect=False) for name, search in searches.items()}
+    if arguments.min_score is not None:
+        check_min_score(arguments.min_score, "--min-score")
+    results = {
+        name: search.explain(utterances, arguments.k, detect=False, min_score=arguments.min_score)
+        for name, search in searches.items()
+    }
     detections = {name: search.detect(utterances) for name, search in searches.items() if search.has_detector}
     for row, utterance in enumerate(utterances):
-        rankings = {name: answers[row] for name, answers in results.items()}
+        answers = {name: answers[row] for name, answers in results.items()}
+        rankings = {name: answer.ranking for name, answer in answers.items()}
         detected = {name: verdict for name, verdicts in detections.items() if (verdict := verdicts[row]) is not None}
         if arguments.json:
             facts = {
                 "query": utterance,
                 "fingerprint": index.fingerprint,
-                "tools": {name: [hit._asdict() for hit in ranking] for name, ranking in rankings.items()},
+                "tools": {name: _hits(answer) for name, answer in answers.items()},
                 "detection": {name: dataclasses.asdict(verdict) for name, verdict in detected.items()},
             }
+            empty = {name: answer.nothing_fits for name, answer in answers.items() if answer.nothing_fits}
+            if empty:
+                facts["nothing_fits"] = {name: dataclasses.asdict(reason) for name, reason in empty.items()}
             print(json.dumps(facts, ensure_ascii=False))
             continue
         _print_table(utterance, rankings, arguments.k)
+        for name, answer in answers.items():
+            if answer.nothing_fits:
+                print(f"   {name}: {answer.nothing_fits}")
+            elif arguments.min_score is not None and answer.relevance:
+                print(f"   {name}: relevance {answer.relevance[0]:.2f}")
         for name, verdict in detected.items():
             word = "a tool" if verdict.needs_tool else "no tool"
             print(f"   {name}: needs {word} ({verdict.probability:.2f}, threshold {verdict.threshold:.2f})")
     return 0
+
+
+def _hits(answer: ToolSearchResult) -> list[dict[str, Any]]:
+    relevance = answer.relevance or [None] * len(answer.ranking)
+    return [{**hit._asdict(), "relevance": value} for hit, value in zip(answer.ranking, relevance, strict=True)]
 
 
 def _print_table(utterance: str, rankings: dict[str, Ranking], k: int) -> None:

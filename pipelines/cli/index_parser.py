@@ -68,9 +68,30 @@ def _add_writers(commands: Subparsers) -> None:
     confirm.add_argument(
         "pairs", nargs="+", metavar="FILE", help='lines of {"utterance": …, "tools": [ids]}, or a feedback folder'
     )
-    for parser in (build, add, remove, confirm):
+    calibrate = _add_calibrate(commands)
+    for parser in (build, add, remove, confirm, calibrate):
         _wait_argument(parser)
-    device_argument(build, add, remove, confirm)
+    device_argument(build, add, remove, confirm, calibrate)
+
+
+def _add_calibrate(commands: Subparsers) -> argparse.ArgumentParser:
+    calibrate = add_command(
+        commands, "calibrate", lazy("index_change", "run_calibrate"), "learn what scores mean from labelled queries"
+    )
+    calibrate.description = (
+        "Fit the relevance of each retriever's tools on labelled queries, as they are and with their tools hidden, and "
+        "store it in the index. Rankings stay as they are. Prints how far it can be trusted, measured on queries that "
+        "it was not fitted on, and the --min-score that loses at most 5 % of the right answers."
+    )
+    index_argument(calibrate)
+    calibrate.add_argument("--data", required=True, metavar="DATA", help="a data set folder, or bundled:sample")
+    calibrate.add_argument(
+        "--retriever", action="append", metavar="NAME", help="a retriever of the index; may be repeated (every one)"
+    )
+    calibrate.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="split of DATA (dev)")
+    calibrate.add_argument("--dry-run", action="store_true", help="measure, change nothing")
+    json_argument(calibrate)
+    return calibrate
 
 
 def _catalogue_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +150,7 @@ def _add_readers(commands: Subparsers) -> None:
     search = add_command(commands, "search", lazy("index_inspect", "run_search"), "search an index")
     search.description = (
         "Show the tools that an index finds, by the retriever that rewrite-serve, rewrite-batch and rewrite-eval "
-        "choose, or by several side by side. Scores are comparable within a column only."
+        "choose, or by several side by side. Scores are comparable within a column only; relevance is a probability."
     )
     index_argument(info, verify, search)
     search.add_argument(
@@ -142,6 +163,9 @@ def _add_readers(commands: Subparsers) -> None:
         help="a retriever of the index, or auto, the recommended one; may be repeated, and all is every one (auto)",
     )
     search.add_argument("-k", type=int, default=5, metavar="K", help="number of tools (5)")
+    search.add_argument(
+        "--min-score", type=float, metavar="P", help="leave out tools with a lower relevance, from 0 to 1 (none)"
+    )
     search.add_argument(
         "--engine",
         choices=("transformers", "vllm"),

@@ -56,6 +56,8 @@ def encode_settings(manifest: Manifest) -> str:
     facts = asdict(Manifest(manifest.text, manifest.retrievers))
     for part in facts["retrievers"].values():
         del part["extras"]
+        if not part["calibration"]:
+            del part["calibration"]
     return json.dumps(facts, sort_keys=True, ensure_ascii=False)
 
 

@@ -91,7 +91,9 @@ class RewriterPool:
         inputs = search.rewrite_inputs(evaluation.queries.texts(split), raw.value, rewriter.template)
         return evaluation.timed(lambda: rewriter.rewrite(inputs, evaluation.context.show_progress))
 
-    def rank(self, use: RewriterUse, fusion: RewriteFusion | None) -> tuple[list[Ranking], float, SystemFusion]:
+    def rank(
+        self, use: RewriterUse, fusion: RewriteFusion | None, min_score: float | None = None
+    ) -> tuple[list[Ranking], float, SystemFusion]:
         """A system's rankings, the seconds of all steps behind them, and its fusion."""
         evaluation, split = self._evaluation, self._evaluation.queries.split
         search = evaluation.search(use.ref, split=split)
@@ -102,7 +104,9 @@ class RewriterPool:
         line_rankings, texts = self._search_rewrites(use, split), evaluation.queries.texts(split)
         fused = evaluation.timed(
             lambda: [
-                search.fuse(text, ranking, lines, DEPTH, chosen)
+                search.keep_fitting(
+                    text, search.fuse(text, ranking, lines, DEPTH, chosen), [ranking, *lines], min_score
+                ).ranking
                 for text, ranking, lines in zip(texts, raw.value, line_rankings.value, strict=True)
             ]
         )

@@ -195,6 +195,11 @@ class Evaluation:
                 self.fusion_rows, {name: answer.fusion for name, answer in answers.items() if answer.fusion}
             ),
             "split_report": dict(self.data.report),
+            "nothing_fits": {
+                name: sum(not ranking for ranking in answers[name].rankings.values()) / len(self.order)
+                for name, system in self.config.all_systems.items()
+                if system.min_score is not None
+            },
         }
 
 

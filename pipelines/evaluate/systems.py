@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Interval
 
 from pipelines.data.trec import read_run
 from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
@@ -35,12 +38,16 @@ class SystemSettings:
     """Fusion of the raw query's ranking with those of its rewrite; as the rewriter's card says when not given."""
     choose_fusion: bool = False
     """Choose the fusion on the dev split of the same data set."""
+    min_score: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Leave out tools with a lower relevance; metrics.json has the share of queries that are left with none."""
 
     def __post_init__(self) -> None:
         if (self.retriever is None) == (self.run is None):
             raise BadInput("a system is either a `retriever` of an index or a `run` file")
         if self.run is not None and self.rewriter is not None:
             raise BadInput("a run file is final; a rewriter needs a retriever", "rewriter")
+        if self.run is not None and self.min_score is not None:
+            raise BadInput("a run file has no relevance; name a retriever", "min_score")
         if self.rewriter is None and (self.fusion is not None or self.choose_fusion):
             raise BadInput("without a `rewriter` there is nothing to fuse with the raw query")
         if self.fusion is not None and self.choose_fusion:
@@ -91,7 +98,9 @@ def answer_queries(
             answers[name] = SystemAnswers(runs[name], f"run:{Path(system.run or '').name}", None)
             continue
         ref, use = refs[name], uses.get(name)
-        rankings, seconds, fusion = pool.rank(use, system.fusion) if use else _rank_raw(evaluation, ref)
+        rankings, seconds, fusion = (
+            pool.rank(use, system.fusion, system.min_score) if use else _rank_raw(evaluation, ref, system.min_score)
+        )
         description = describe_system(
             evaluation.index(ref.index), ref.retriever, context.find_model, pool.parts(use) if use else None
         )
@@ -102,12 +111,15 @@ def answer_queries(
     return answers, pool.answers()
 
 
-def _rank_raw(evaluation: EvalContext, ref: RetrieverRef) -> tuple[list[Ranking], float, None]:
+def _rank_raw(evaluation: EvalContext, ref: RetrieverRef, min_score: float | None) -> tuple[list[Ranking], float, None]:
     """The rankings of a system that does not rewrite, and the seconds they took."""
     split, search = evaluation.queries.split, evaluation.search(ref)
     raw, texts = evaluation.raw(ref, split), evaluation.queries.texts(split)
     named = evaluation.timed(
-        lambda: [search.fuse(text, ranking, (), DEPTH) for text, ranking in zip(texts, raw.value, strict=True)]
+        lambda: [
+            search.keep_fitting(text, search.fuse(text, ranking, (), DEPTH), [ranking], min_score).ranking
+            for text, ranking in zip(texts, raw.value, strict=True)
+        ]
     )
     return named.value, raw.seconds + named.seconds, None
 
@@ -119,6 +131,7 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
     retriever = choose_retriever(evaluation.index(folder), system.retriever)
     ref = RetrieverRef(folder, retriever)
+    evaluation.search(ref).check_min_score(system.min_score)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
     uses_dev = system.choose_fusion or queries.split == DEV
     refuse_trained(

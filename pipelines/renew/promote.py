@@ -97,7 +97,7 @@ def _retrievers(manifest: Manifest) -> dict[str, object]:
     """Settings and weights of an index, without its tools."""
     return {
         name: (
-            replace(part, model="", files={}, extras={}),
+            replace(part, model="", files={}, extras={}, calibration={}),
             {file: entry.sha256 for file, entry in part.files.items()},
         )
         for name, part in manifest.retrievers.items()

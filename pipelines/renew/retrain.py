@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipelines.data.dataset import load_dataset
 from pipelines.index.build import IndexConfig, build_index
+from pipelines.index.calibrate import MIN_QUERIES, calibrate_retriever
 from pipelines.index.folds import copy_folds
 from pipelines.renew.rounds import CANDIDATE, LIVE
 from pipelines.renew.settings import COLLECTED, RenewConfig, RetrainIndex, RetrainRewriter
 from pipelines.runs import as_json, write_files
 from retrievers.generative.settings import ToolGenSettings
-from retrievers.index import Index
+from retrievers.index import Index, calibrate
 from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.registry import RetrieverSettings
@@ -34,6 +36,15 @@ def _build_index(settings: RetrainIndex, folder: Path, live: Index, context: Con
     retrievers = {name: _with_collected(kind, folder / COLLECTED) for name, kind in settings.retrievers.items()}
     config = IndexConfig(str(folder / CANDIDATE), (live.name,), retrievers, text=live.manifest.text)
     build_index(config, context, tools=list(live.tools.values()))
+    _calibrate(folder, live, context)
+
+
+def _calibrate(folder: Path, live: Index, context: Context) -> None:
+    """Calibrate those retrievers of the candidate that are calibrated in the live index, if dev is large enough."""
+    candidate, data = Index(folder / CANDIDATE, context), load_dataset(str(folder / COLLECTED))
+    names = [name for name, part in live.manifest.retrievers.items() if part.calibration and name in candidate.names]
+    if names and len(data.gold["dev"]) >= MIN_QUERIES:
+        calibrate(candidate.folder, {name: calibrate_retriever(candidate, name, data)[0] for name in names})
 
 
 def _with_collected(settings: RetrieverSettings, folder: Path) -> RetrieverSettings:

@@ -38,6 +38,7 @@ class Gateway:
         self.rewriter = RewriterManager(config.rewriter, self.metrics, device) if config.rewriter else None
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
+        self.catalogue.current.search.check_min_score(config.min_score)
         self.admission = Admission(self.catalogue, config.trust, config.quarantine)
         dispatcher = self.rewriter.dispatcher if self.rewriter else None
         self.service = SearchService(config, self.catalogue, self.metrics, dispatcher)

@@ -28,6 +28,7 @@ class Metrics:
         self.fallbacks = counter("fallbacks", "Raw rankings in place of rewritten ones.", "reason")
         self.rewrites = counter("rewrites", "Rewrites by status.", "status")
         self.not_asked = counter("rewriter_not_asked", "Searches without the rewriter.", "reason")
+        self.nothing_fits = counter("nothing_fits", "Searches without a tool that reaches min_score.")
         self.cache = counter("rewrite_cache", "Lookups in the cache of rewrites.", "result")
         self.refused = counter("refused", "Requests refused before any work.", "code")
         self.in_flight = gauge("in_flight", "Running requests.")

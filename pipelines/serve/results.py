@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from pipelines.calibration import FittingTools
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.schemas.search import Filters, FoundTool, ListRank
+from pipelines.serve.schemas.search import Filters, FoundTool, ListRank, NothingFitsOut
 from retrievers.types import Ranking, ToolId
 
 ToolFilter = Callable[[ToolId], bool]
@@ -49,16 +50,24 @@ async def make_filter(filters: Filters | None, snapshot: Snapshot) -> ToolFilter
 
 def keep_allowed(ranking: Ranking, is_allowed: ToolFilter) -> Ranking:
     """The ranking without tools that the filter excludes."""
-    kept = [hit for hit in ranking if is_allowed(hit.tool_id)]
-    return Ranking(tuple(hit.tool_id for hit in kept), tuple(hit.score for hit in kept))
+    return ranking.without({tool for tool in ranking.ids if not is_allowed(tool)})
 
 
-def found_tools(snapshot: Snapshot, fused: Ranking, raw: Ranking, lines: Sequence[Ranking]) -> list[FoundTool]:
-    """The tools of the fused ranking, with their ranks in the raw ranking and in those of the rewrite's lines."""
+def explain_empty(fitting: FittingTools, metrics: Metrics) -> NothingFitsOut | None:
+    """Reason why `min_score` left no tool, which is also counted; None: it left some, or there was none."""
+    reason = fitting.nothing_fits
+    if reason is None:
+        return None
+    metrics.nothing_fits.inc()
+    return NothingFitsOut(**asdict(reason), message=str(reason))
+
+
+def found_tools(snapshot: Snapshot, fitting: FittingTools, raw: Ranking, lines: Sequence[Ranking]) -> list[FoundTool]:
+    """The tools of an answer, with their ranks in the raw ranking and in those of the rewrite's lines."""
     lists = [("raw", raw), *((f"line {number}", ranking) for number, ranking in enumerate(lines, 1))]
     ranks = [(name, {tool: rank for rank, tool in enumerate(ranking.ids, 1)}) for name, ranking in lists]
     tools = []
-    for hit in fused:
+    for hit, relevance in zip(fitting.ranking, fitting.relevance or [None] * len(fitting.ranking), strict=True):
         tool = snapshot.index.tools[hit.tool_id]
         tools.append(
             FoundTool(
@@ -68,6 +77,7 @@ def found_tools(snapshot: Snapshot, fused: Ranking, raw: Ranking, lines: Sequenc
                 provider=tool.provider,
                 category=tool.category,
                 score=hit.score,
+                relevance=relevance,
                 found_by=[ListRank(list=name, rank=by_id[tool.id]) for name, by_id in ranks if tool.id in by_id],
             )
         )

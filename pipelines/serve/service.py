@@ -15,7 +15,7 @@ from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.results import Timings, ToolFilter, found_tools, keep_allowed, make_filter
+from pipelines.serve.results import Timings, ToolFilter, explain_empty, found_tools, keep_allowed, make_filter
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
 from pipelines.serve.schemas import search as schemas
 from pipelines.serve.settings import ServeConfig
@@ -72,6 +72,9 @@ class SearchService:
         """Rank tools for each utterance. If the rewriter fails, the ranking is the raw one."""
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         state = self._begin(request.deadline_ms, with_rewriter=request.rewrite != "off")
+        if request.min_score is not None and not state.snapshot.search.is_calibrated:
+            message = "min_score needs a calibrated retriever; this server's operator can run `rewrite-index calibrate`"
+            raise Refusal(422, "not_calibrated", message)
         state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot))
         not_asked = self._not_asked(request.rewrite, state.loaded)
         raw = [asyncio.ensure_future(self._search_raw(state, utterance)) for utterance in utterances]
@@ -152,7 +155,9 @@ class SearchService:
         if state.is_allowed:
             fused = keep_allowed(fused, state.is_allowed)
         fused = apply_trust(fused, state.k, lambda tool: snapshot.index.tools[tool].provider, self._trust)
-        tools = found_tools(snapshot, fused, ranking, lines)
+        min_score = self._config.min_score if request.min_score is None else request.min_score
+        fitting = snapshot.search.keep_fitting(utterance, fused, [ranking, *lines], min_score)
+        tools = found_tools(snapshot, fitting, ranking, lines)
         state.timings.add("fuse", began)
         return schemas.SearchResult(
             detection=detection,
@@ -160,7 +165,8 @@ class SearchService:
             not_asked=not_asked,
             fallback=fallback,
             tools=tools,
-            definitions=await self._definitions(snapshot, request.format, fused.ids),
+            nothing_fits=explain_empty(fitting, self._metrics),
+            definitions=await self._definitions(snapshot, request.format, fitting.ranking.ids),
         )
 
     async def _detect(

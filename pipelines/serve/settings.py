@@ -131,6 +131,8 @@ class ServeConfig:
     detection_threshold: Annotated[float, Interval(ge=0, le=1)] | None = None
     """Probability from which an utterance needs a tool, unless the request sets its own; None: as chosen on dev when
     the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 searches for every utterance."""
+    min_score: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Leaves out tools with a lower relevance, unless the request sets its own; None: none is left out."""
     learn: bool = False
     """Let the index learn feedback at once; needs an index folder with a retriever of kind masstool."""
     feedback: str = ""

@@ -48,6 +48,8 @@ class Part:
     """The model's files, by their path inside its folder."""
     extras: dict[str, Entry] = field(default_factory=dict)
     """Files added to the retriever later, such as confirmed queries."""
+    calibration: dict[str, Any] = field(default_factory=dict)
+    """Calibration of its scores on labelled queries; empty: the one that ships, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,9 @@ class Manifest:
         """The bytes on disk, the same for the same content. The last line is the hash of those before it."""
         whole = asdict(self)
         for part in whole["retrievers"].values():
-            if not part["extras"]:  # an index without extras keeps its fingerprint of before there were any
-                del part["extras"]
+            for later in ("extras", "calibration"):
+                if not part[later]:  # an index without keeps its fingerprint of before there were any
+                    del part[later]
         facts = json.dumps({"format": FORMAT, **whole}, indent=1, sort_keys=True, ensure_ascii=False)
         body = facts.encode("utf-8", "replace")
         return body[:-2] + f',\n "seal": "{hashlib.sha256(body[:-2]).hexdigest()}"\n}}\n'.encode()

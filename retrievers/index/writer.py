@@ -11,11 +11,12 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from retrievers.calibration.logistic import Calibration
 from retrievers.errors import BadInput, IndexMissing
 from retrievers.files import PART, is_ours, put_folder, sweep, writer_lock
 from retrievers.index import confirmed_queries as confirmed
@@ -197,6 +198,18 @@ def confirm(
         changed = confirmed.write(folder, manifest, open_kinds(folder, folder, manifest, context), fresh)
         fingerprint = _commit(folder, manifest, changed)
     return Change(fingerprint, confirmed=len(fresh))
+
+
+def calibrate(folder: Path, calibrations: Mapping[str, Calibration], wait: float = WAIT) -> Change:
+    """Store calibrations of retrievers by name. Rankings stay as they are."""
+    manifests.read(folder)
+    with writer_lock(folder, wait):
+        manifest, _ = manifests.read(folder)
+        parts = {
+            name: replace(part, calibration=asdict(calibrations[name])) if name in calibrations else part
+            for name, part in manifest.retrievers.items()
+        }
+        return Change(_commit(folder, manifest, replace(manifest, retrievers=parts)))
 
 
 def check_tools(tools: Sequence[Tool]) -> None:

@@ -45,6 +45,12 @@ class SearchTools(RequestModel):
     k: int = Field(default=5, ge=1, le=200, description="Number of tools.")
     provider: Labels = Field(default=[], description="Only tools of these providers; empty: all.")
     category: Labels = Field(default=[], description="Only tools of these categories; empty: all.")
+    min_score: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Leave out tools with a lower relevance, such as 0.15; null: as the server is set.",
+    )
 
 
 class GetTool(RequestModel):
@@ -57,6 +63,7 @@ class FoundTools(BaseModel):
     """Tools for a query."""
 
     tools: list[FoundTool]
+    message: str | None = Field(default=None, description="The reason why there are no tools.")
     index: str = Field(description="The fingerprint of the catalogue that was searched.")
 
 
@@ -111,8 +118,14 @@ def make_server(gateway: Gateway, local: Caller | None = None) -> Server[Any]:
 async def _search(gateway: Gateway, caller: Caller, body: SearchTools) -> FoundTools:
     check_query(gateway, caller, "search", body.query, body.k)
     filters = Filters(provider=body.provider, category=body.category)
-    response = await gateway.service.search(SearchRequest(utterance=body.query, k=body.k, filters=filters))
-    return FoundTools(tools=response.results[0].tools, index=response.fingerprints.index)
+    response = await gateway.service.search(
+        SearchRequest(utterance=body.query, k=body.k, filters=filters, min_score=body.min_score)
+    )
+    [result] = response.results
+    message = result.nothing_fits.message if result.nothing_fits else None
+    if result.detection is not None and not result.detection.needs_tool:
+        message = "this request needs no tool, as far as the detector can tell"
+    return FoundTools(tools=result.tools, message=message, index=response.fingerprints.index)
 
 
 async def _get(gateway: Gateway, caller: Caller, body: GetTool) -> ToolDefinition:

@@ -42,6 +42,12 @@ class SearchRequest(RequestModel):
         description="Probability from which an utterance needs a tool; null: the server's setting, or else the "
         "threshold chosen when the index was trained.",
     )
+    min_score: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Leave out tools with a lower `relevance`; null: the server's setting, or else none is left out.",
+    )
     filters: Filters | None = None
     deadline_ms: int | None = Field(
         default=None, ge=1, le=600_000, description="Time for the rewriter, at most the server's max_deadline_ms."
@@ -65,6 +71,10 @@ class FoundTool(ResponseModel):
     provider: str
     category: str
     score: float = Field(description="Comparable within one result only.")
+    relevance: float | None = Field(
+        description="Estimated probability that a tool of this group (ranks 1 to 5, 6 to 10 and so on) is needed, the "
+        "same for every retriever; null: this one is not calibrated."
+    )
     found_by: list[ListRank] = Field(description="Empty if the utterance names the tool itself.")
 
 
@@ -115,6 +125,15 @@ class DefinitionsOut(ResponseModel):
     tokens: TokenCounts
 
 
+class NothingFitsOut(ResponseModel):
+    """Reason why `min_score` left no tool."""
+
+    best: str | None = Field(description="Id of the best tool; null: no tool was found at all.")
+    relevance: float
+    min_score: float
+    message: str = Field(description="The same in a sentence.")
+
+
 class SearchResult(ResponseModel):
     """Tools for one utterance."""
 
@@ -128,6 +147,7 @@ class SearchResult(ResponseModel):
     )
     fallback: Fallback | None = Field(description="null: the rewriter did not fail.")
     tools: list[FoundTool]
+    nothing_fits: NothingFitsOut | None = Field(default=None, description="null: some tool fits, or no `min_score`.")
     definitions: DefinitionsOut | None = Field(default=None, description="null: the request has no `format`.")
 
 

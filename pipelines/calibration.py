@@ -1,0 +1,115 @@
+"""Calibrated answers: the relevance of tools, the threshold `min_score`, and the reason for an empty answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from retrievers.calibration.evidence import HEAD, EvidenceReader
+from retrievers.calibration.logistic import Calibration
+from retrievers.calibration.relevance import DIGITS, relevance
+from retrievers.calibration.shipped import shipped_calibration
+from retrievers.errors import BadInput
+from retrievers.index import Index
+from retrievers.types import Ranking, ToolId
+
+
+@dataclass(frozen=True, slots=True)
+class NothingFits:
+    """Why an answer is empty: its best tool, whose relevance is below `min_score`."""
+
+    best: ToolId | None
+    """None: no tool was found at all."""
+    relevance: float
+    min_score: float
+
+    def __str__(self) -> str:
+        if self.best is None:
+            return "no tool fits: none was found"
+        return (
+            f"no tool fits: the best, {self.best}, has relevance {self.relevance:.2f}, below min_score "
+            f"{self.min_score:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTools:
+    """The tools of an answer that reach `min_score`."""
+
+    ranking: Ranking
+    relevance: tuple[float, ...] | None
+    """One per tool; None: the retriever is not calibrated."""
+    nothing_fits: NothingFits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrator:
+    """Adds probabilities to the rankings of one retriever."""
+
+    reader: EvidenceReader
+    calibration: Calibration
+
+    def depth(self, k: int) -> int:
+        """Ranks to search for k tools: the mean of the first ten is part of the evidence."""
+        return max(k, HEAD)
+
+    def add(self, queries: Sequence[str], rankings: Sequence[Ranking], k: int) -> list[Ranking]:
+        """The first k tools of each ranking, with probabilities."""
+        evidence = self.reader.read(queries, rankings)
+        added = []
+        for ranking, rows in zip(rankings, evidence, strict=True):
+            values = self.calibration.probabilities(rows[:k]).round(DIGITS).tolist()
+            added.append(replace(ranking.cut(k), probabilities=tuple(values)))
+        return added
+
+
+def find_calibration(index: Index, retriever: str) -> Calibration | None:
+    """The calibration in the index, or the one that ships for such retrievers; None: there is none."""
+    part = index.manifest.retrievers[retriever]
+    if part.calibration:
+        return Calibration(**{**part.calibration, "weights": tuple(part.calibration["weights"])})
+    return shipped_calibration([index.manifest.retrievers[name].settings for name in part_names(index, retriever)])
+
+
+def part_names(index: Index, retriever: str) -> tuple[str, ...]:
+    """Names of a hybrid's parts; any other retriever is its own only part."""
+    return tuple(index.manifest.retrievers[retriever].settings.get("of", ())) or (retriever,)
+
+
+def make_reader(index: Index, retriever: str) -> EvidenceReader:
+    """Reads the evidence in rankings of a retriever."""
+    return EvidenceReader(tuple(index.retriever(name) for name in part_names(index, retriever)))
+
+
+def open_calibrator(index: Index, retriever: str) -> Calibrator | None:
+    """The calibrator of a retriever; None if it is not calibrated."""
+    calibration = find_calibration(index, retriever)
+    return None if calibration is None else Calibrator(make_reader(index, retriever), calibration)
+
+
+def check_min_score(value: float, name: str = "min_score") -> float:
+    """The value, if it is a probability."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise BadInput(f"{name} must be a number between 0 and 1, got {value!r}")
+    return value
+
+
+def fitting_tools(
+    ranking: Ranking, lists: Sequence[Ranking], named: Sequence[ToolId], min_score: float | None
+) -> FittingTools:
+    """Keep the tools of an answer whose relevance reaches `min_score`, and say why none is left.
+
+    `lists`: the calibrated rankings that were fused into the answer. A tool has its highest probability of them, and a
+    tool that the request names is certainly needed.
+    """
+    best: dict[ToolId, float] = {}
+    for part in lists:
+        for tool, probability in zip(part.ids, part.probabilities, strict=True):
+            best[tool] = max(probability, best.get(tool, 0.0))
+    best.update(dict.fromkeys(named, 1.0))
+    values = relevance([best.get(tool, 0.0) for tool in ranking.ids])
+    count = len(ranking) if min_score is None else sum(value >= min_score for value in values)
+    nothing = None
+    if min_score is not None and not count:
+        nothing = NothingFits(ranking.ids[0] if ranking else None, values[0] if values else 0.0, min_score)
+    return FittingTools(ranking.cut(count), tuple(values[:count]), nothing)

@@ -1,0 +1,1 @@
+"""Scores that mean the same for every retriever: estimated probabilities that a request needs a tool."""
