@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from masstool_data import SETTINGS as MASSTOOL
 from masstool_data import small_set
 
+from pipelines.calibration import Calibrator, make_reader
 from retrievers.base import Retriever
+from retrievers.calibration.logistic import Calibration
+from retrievers.calibration.relevance import relevance
 from retrievers.generative.retriever import DIGITS
 from retrievers.index import Index, build
 from retrievers.kind import Context
@@ -138,6 +141,22 @@ def test_reload_gives_identical_rankings(retriever: Retriever, folder: Path, con
     before = retriever.search(QUERIES, 10)
     forget(context)
     assert again.search(QUERIES, 10) == before
+
+
+def test_probabilities_do_not_depend_on_k_and_relevance_never_rises(retriever: Retriever, index: Index) -> None:
+    name = retriever.fingerprint.partition("/")[2]
+    reader = make_reader(index, name)
+    calibration = Calibration(-1.0, tuple(1.0 if rises else -0.5 for rises in reader.rising))
+    calibrator, queries = Calibrator(reader, calibration), [*QUERIES, ""]
+    rankings = retriever.search(queries, calibrator.depth(12))
+    for short, long in zip(calibrator.add(queries, rankings, 3), calibrator.add(queries, rankings, 12), strict=True):
+        assert short == long.cut(3)
+        assert len(long.probabilities) == len(long)
+        assert all(0 <= probability <= 1 for probability in long.probabilities)
+        if len(reader.parts) == 1:  # a hybrid's rank follows its parts' ranks, its probability their scores
+            assert list(long.probabilities) == sorted(long.probabilities, reverse=True)
+        values = relevance(long.probabilities)
+        assert values == sorted(values, reverse=True)
 
 
 def test_approximate_search_finds_what_exact_search_finds(index: Index) -> None:

@@ -303,3 +303,17 @@ def test_systems_must_search_the_same_catalogue(
         facts = {"data": "bundled:sample", "output": "x", "index": str(tmp_path / folder)}
         with pytest.raises(BadInput, match=f"{verb} the tool"):
             evaluate(parse(EvalConfig, {**facts, "systems": {"bm25": {"retriever": "bm25"}}}), context)
+
+
+def test_a_threshold_shortens_rankings_and_its_cost_is_measured(place: Path) -> None:
+    systems = {"all": {"retriever": "bm25"}, "sure": {"retriever": "bm25", "min_score": 0.3}}
+    changes = {"output": str(place / "sure"), "systems": systems, "max_queries": 60}
+    evaluation = evaluate(parse(EvalConfig, json.loads(config(place, **changes).read_text())))
+    every, sure = (evaluation.answers[name].rankings for name in systems)
+    assert all(sure[query].ids == every[query].ids[: len(sure[query])] for query in every)
+    share = sum(not ranking for ranking in sure.values()) / 60
+    assert evaluation.summary()["nothing_fits"] == {"sure": share}
+    assert 0 < share < 1
+    assert evaluation.summary()["systems"]["sure"][RECALL] < evaluation.summary()["systems"]["all"][RECALL]
+    with pytest.raises(BadInput, match="a run file has no relevance"):
+        parse(EvalConfig, {"output": "x", "data": "y", "systems": {"run": {"run": "z", "min_score": 0.3}}})
