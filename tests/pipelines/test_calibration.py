@@ -104,10 +104,11 @@ def test_a_threshold_is_a_probability(index: Index, wrong: Any) -> None:
         ToolSearch(index, "bm25").search(["rain"], 3, min_score=wrong)
 
 
-def test_a_retriever_without_calibration_refuses_a_threshold(context: Context) -> None:
-    search = ToolSearch(Index(SHIPPED, context), "masstool")
-    if search.is_calibrated:
-        pytest.skip("the index that ships is calibrated")
+def test_a_retriever_without_calibration_refuses_a_threshold(tmp_path: Path) -> None:
+    lexical = {"bm25": BM25Settings(), "flat": BM25Settings(b=0), "both": HybridSettings(of=("bm25", "flat"))}
+    build(tmp_path / "index", varied_tools(30), lexical, plain_context())
+    search = ToolSearch(Index(tmp_path / "index", plain_context()), "both")
+    assert search.explain(["weather"], 3)[0].relevance is None
     with pytest.raises(BadInput, match=r"min_score needs a calibrated retriever.*run `rewrite-index calibrate`"):
         search.search(["rain"], 3, min_score=0.2)
 

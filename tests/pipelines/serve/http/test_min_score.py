@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import ModelServer, plain_context
+from doubles import ModelServer, plain_context, varied_tools
 from mcp import Client
 from serving import Running, rewriter, running
 
-from pipelines.data.sample_data import sample_folder
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
-from retrievers.index import Index
+from retrievers.index import Index, build
+from retrievers.settings import BM25Settings, HybridSettings
 
 Serve = Callable[..., Running]
 POOR, GOOD = "nothing that anybody offers, in Athens", "list invoices of a customer"
@@ -73,16 +73,23 @@ def test_a_threshold_is_a_probability(serve: Serve, wrong: str) -> None:
     assert "min_score" in message or "JSON" in message
 
 
-def test_a_retriever_without_calibration_says_so(context: Any) -> None:
-    shipped = {"index": str(sample_folder() / "index"), "retriever": "masstool", "min_score": 0.2}
-    if Index(Path(shipped["index"]), context).manifest.retrievers["masstool"].calibration:
-        pytest.skip("the index that ships is calibrated")
-    with pytest.raises(BadInput, match=r"min_score needs a calibrated retriever"), running(shipped):
-        pass
-    with running({**shipped, "min_score": None}) as server:
-        response = server.post("/v1/search", utterance="rain", min_score=0.2)
-        assert (response.status_code, response.json()["error"]["code"]) == (422, "not_calibrated")
-        assert server.search("rain", detect="off")["results"][0]["tools"][0]["relevance"] is None
+def test_a_retriever_without_calibration_says_so(serve: Serve, tmp_path: Path) -> None:
+    lexical = {"bm25": BM25Settings(), "flat": BM25Settings(b=0), "both": HybridSettings(of=("bm25", "flat"))}
+    build(tmp_path / "both", varied_tools(30), lexical, plain_context())
+    config = {"index": str(tmp_path / "both"), "retriever": "both"}
+    with pytest.raises(BadInput, match=r"min_score needs a calibrated retriever"):
+        serve(**config, min_score=0.2)
+    server = serve(**config)
+    response = server.post("/v1/search", utterance="weather", min_score=0.2)
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "not_calibrated")
+    assert server.search("weather")["results"][0]["tools"][0]["relevance"] is None
+
+
+def test_the_sample_that_ships_is_calibrated() -> None:
+    with running({"index": "bundled:sample"}) as server:
+        [rain] = server.search("will it rain tomorrow", min_score=0.1)["results"]
+        assert rain["tools"][0]["relevance"] >= 0.1
+        assert server.search("will it rain tomorrow", min_score=1)["results"][0]["nothing_fits"] is not None
 
 
 def test_a_rewrite_counts_as_well(serve: Serve, model: ModelServer) -> None:
