@@ -43,7 +43,7 @@ class EvidenceReader:
             return np.empty((0, len(self.rising)))
         lists = zip(ranking.parts or (ranking,), limits, strict=True)
         columns = [column for part, limit in lists for column in _columns(part, ranking.ids, limit)]
-        return np.stack([*columns, -np.log(np.arange(1, len(ranking) + 1))], axis=1)
+        return np.array([*columns, -np.log(np.arange(1, len(ranking) + 1))]).T
 
 
 def _columns(part: Ranking, tools: Sequence[ToolId], limit: float | None) -> list[np.ndarray]:
@@ -54,7 +54,8 @@ def _columns(part: Ranking, tools: Sequence[ToolId], limit: float | None) -> lis
     else:
         known = dict(zip(part.ids, part.scores, strict=True))
         scores = np.array([known.get(tool, missing) for tool in tools], dtype=np.float64)
-    mean = np.full(len(tools), float(np.mean(part.scores[:HEAD])) if part else 0.0)
+    head = part.scores[:HEAD]
+    mean = np.full(len(tools), sum(head) / max(1, len(head)))
     if limit is None:
         return [scores, mean]
     return [np.log1p(scores), scores / max(limit, 1e-9), np.log1p(mean)]
