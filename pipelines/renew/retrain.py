@@ -36,10 +36,10 @@ def _build_index(settings: RetrainIndex, folder: Path, live: Index, context: Con
     retrievers = {name: _with_collected(kind, folder / COLLECTED) for name, kind in settings.retrievers.items()}
     config = IndexConfig(str(folder / CANDIDATE), (live.name,), retrievers, text=live.manifest.text)
     build_index(config, context, tools=list(live.tools.values()))
-    _calibrate(folder, live, context)
+    calibrate_candidate(folder, live, context)
 
 
-def _calibrate(folder: Path, live: Index, context: Context) -> None:
+def calibrate_candidate(folder: Path, live: Index, context: Context) -> None:
     """Calibrate those retrievers of the candidate that are calibrated in the live index, if dev is large enough."""
     candidate, data = Index(folder / CANDIDATE, context), load_dataset(str(folder / COLLECTED))
     names = [name for name, part in live.manifest.retrievers.items() if part.calibration and name in candidate.names]

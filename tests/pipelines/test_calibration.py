@@ -18,12 +18,18 @@ from pipelines.cli import main as cli
 from pipelines.context import make_context
 from pipelines.data.dataset import load_dataset
 from pipelines.data.sample_data import sample_folder
+from pipelines.database.catalogue_state import encode_settings
 from pipelines.index.calibrate import calibrate_retriever, collect_evidence
 from pipelines.index.calibration_report import area_under_curve, calibration_error
+from pipelines.renew.retrain import calibrate_candidate
+from pipelines.renew.rounds import CANDIDATE
+from pipelines.renew.settings import COLLECTED
 from pipelines.rewriters import RewriterSettings, make_rewriter
 from pipelines.search import ToolSearch
+from retrievers.calibration.logistic import Calibration
 from retrievers.errors import BadInput
-from retrievers.index import Index, add, build, verify
+from retrievers.index import Index, add, build, calibrate, verify
+from retrievers.index import manifest as manifests
 from retrievers.kind import Context
 from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, RewriteFusion
 from retrievers.types import Tool
@@ -228,3 +234,21 @@ def test_the_command_refuses_what_is_no_probability(
 def test_the_context_of_a_command_opens_a_calibrated_index(tmp_path: Path) -> None:
     build(tmp_path / "index", varied_tools(30), BM25_ONLY, plain_context())
     assert ToolSearch(Index(tmp_path / "index", make_context("cpu")), "bm25").is_calibrated
+
+
+def test_a_renewed_index_and_a_database_keep_calibrations(
+    tmp_path: Path, sample_tools: list[Tool], context: Context
+) -> None:
+    for name in ("live", CANDIDATE):
+        build(tmp_path / name, sample_tools, {**BM25_ONLY, "flat": BM25Settings(b=0)}, context)
+    assert "calibration" not in encode_settings(Index(tmp_path / "live", context).manifest)
+    calibrate(tmp_path / "live", {"bm25": Calibration(-1.0, (1.0, 1.0, 0.0, 1.0), 0.3)})
+    live = Index(tmp_path / "live", context)
+    (tmp_path / COLLECTED).symlink_to(sample_folder())
+    calibrate_candidate(tmp_path, live, context)
+    parts = Index(tmp_path / CANDIDATE, context).manifest.retrievers
+    assert parts["bm25"].calibration  # fitted again: the weights of a candidate are its own
+    assert parts["bm25"].calibration != live.manifest.retrievers["bm25"].calibration
+    assert not parts["flat"].calibration
+    stored = manifests.decode(json.loads(encode_settings(live.manifest)))
+    assert stored.retrievers["bm25"].calibration == live.manifest.retrievers["bm25"].calibration
