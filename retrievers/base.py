@@ -53,6 +53,15 @@ class BoundsScores(Protocol):
         """The score that no tool can exceed, for each query."""
 
 
+@runtime_checkable
+class ComparableScores(Protocol):
+    """A retriever whose scores can be added to those of another kind."""
+
+    @property
+    def score_unit(self) -> float:
+        """The score that counts as much as a cosine of 1."""
+
+
 class VectorCache(Protocol):
     """Vectors of one model by their texts, so that no text is embedded twice."""
 

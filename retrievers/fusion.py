@@ -41,6 +41,19 @@ def fuse(rankings: Sequence[Ranking], k: int, settings: FusionSettings) -> Ranki
             return weighted(lists, k, weights)
 
 
+def add_scores(rankings: Sequence[Ranking], k: int, units: Sequence[float]) -> Ranking:
+    """Sum of scores, each in the unit of its list, so that a list counts as much as it has to say about the query.
+
+    A tool that a list lacks counts as the last of its first hundred.
+    """
+    totals: dict[ToolId, float] = {}
+    for ranking, unit in zip(rankings, units, strict=True):
+        lowest = ranking.scores[DEPTH - 1] if len(ranking) >= DEPTH else min((0.0, *ranking.scores[-1:]))
+        for tool, score in ranking:
+            totals[tool] = totals.get(tool, 0.0) + max(score - lowest, 0.0) / unit
+    return ranked(totals.items(), k)
+
+
 def interleave(rankings: Sequence[Ranking], k: int) -> Ranking:
     """The lists' ranks in turn, each tool once. A score is 1 / rank, since the lists' own scores do not compare."""
     chosen: dict[ToolId, None] = {}

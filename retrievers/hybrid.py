@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from retrievers.base import Retriever, remembers
-from retrievers.fusion import DEPTH, fuse
+from retrievers.base import ComparableScores, Retriever, remembers
+from retrievers.fusion import DEPTH, add_scores, fuse
 from retrievers.kind import Arrays, Block, Context
 from retrievers.language.english import is_english
 from retrievers.rows import Rows
@@ -43,11 +43,12 @@ class Hybrid:
     def __init__(
         self,
         parts: Mapping[str, Retriever],
-        fusion: FusionSettings,
+        fusion: FusionSettings | None,
         fingerprint: str,
         english_only: Collection[str] = (),
     ) -> None:
         self._parts, self._fusion, self.fingerprint = list(parts.values()), fusion, fingerprint
+        self._units = None if fusion else _score_units(self._parts)
         self._english_only = [name in english_only for name in parts]
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
@@ -90,4 +91,14 @@ class Hybrid:
 
     def fuse(self, rankings: Sequence[Ranking], k: int) -> Ranking:
         """Fuse the rankings of the parts for one query."""
-        return replace(fuse(rankings, k, self._fusion), parts=tuple(rankings))
+        if self._units:
+            fused = add_scores(rankings, k, self._units)
+        else:
+            fused = fuse(rankings, k, self._fusion or FusionSettings())
+        return replace(fused, parts=tuple(rankings))
+
+
+def _score_units(parts: Sequence[Retriever]) -> list[float] | None:
+    """Units in which the scores of the parts are added; None if they do not compare, as those of two encoders."""
+    units = [part.score_unit for part in parts if isinstance(part, ComparableScores)]
+    return units if len(set(units)) == len(parts) else None

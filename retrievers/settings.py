@@ -146,7 +146,8 @@ class HybridSettings:
 
     of: tuple[str, ...]
     kind: Literal["hybrid"] = "hybrid"
-    fusion: FusionSettings = FusionSettings()
+    fusion: FusionSettings | None = None
+    """None: the scores of BM25 and one encoder are added (cosine + BM25 / 75), other parts are fused by rrf."""
     english_only: tuple[str, ...] = ()
     """Parts that read English alone: other languages are left to the rest, such as a multilingual encoder."""
 
@@ -157,7 +158,7 @@ class HybridSettings:
             raise BadInput(f"leave a part for other languages, got {list(self.english_only)}", "english_only")
         if len(self.of) < 2 or len(set(self.of)) < len(self.of):
             raise BadInput(f"name at least two different retrievers, got {list(self.of)}", "of")
-        if self.fusion.weights and len(self.fusion.weights) != len(self.of):
+        if self.fusion and self.fusion.weights and len(self.fusion.weights) != len(self.of):
             raise BadInput(f"{len(self.fusion.weights)} fusion weights for {len(self.of)} retrievers", "fusion")
 
 

@@ -72,6 +72,8 @@ class MilvusKind:
 class Milvus:
     """Searches Milvus and keeps the results that belong to this version of the index."""
 
+    score_unit = 1.0
+
     def __init__(self, store: _Store, encoder: Encoder, keys: np.ndarray, rows: Rows, fingerprint: str) -> None:
         self._store, self._encoder, self._rows, self.fingerprint = store, encoder, rows, fingerprint
         live = np.flatnonzero(rows.live)

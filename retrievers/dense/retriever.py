@@ -83,6 +83,8 @@ def search_texts(
 class Dense:
     """Inner products of the query's vector with every live tool's."""
 
+    score_unit = 1.0
+
     def __init__(
         self, encoder: Encoder, blocks: Sequence[Block], rows: Rows, fingerprint: str, effort: int | None = None
     ) -> None:

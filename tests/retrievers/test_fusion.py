@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrievers.errors import BadInput
-from retrievers.fusion import ExactNames, fuse, with_raw
+from retrievers.fusion import DEPTH, ExactNames, add_scores, fuse, with_raw
+from retrievers.hybrid import Hybrid
 from retrievers.settings import FusionSettings, RewriteFusion
 from retrievers.types import Ranking, ranked
 
@@ -38,6 +40,62 @@ def test_max_keeps_the_best_score() -> None:
 def test_weighted_stretches_each_list_and_sums() -> None:
     fused = dict(fuse([A, B], 10, FusionSettings("weighted", (1.0, 2.0))))
     assert fused == pytest.approx({"a": 1.0, "b": 0.01 + 0.99 * 0.875, "c": 0.01 + 2.0, "d": 0.02})
+
+
+def test_scores_are_added_in_the_units_of_their_lists() -> None:
+    fused = dict(add_scores([A, B], 10, (1.0, 10.0)))
+    assert fused == pytest.approx({"a": 0.9, "b": 0.8, "c": 0.1 + 1.2, "d": 0.3})
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=3 * DEPTH), st.lists(st.floats(0, 80), max_size=3 * DEPTH))
+def test_added_scores_by_brute_force(cosines: list[float], words: list[float]) -> None:
+    parts = [ranked(((f"{row:03d}", score) for row, score in enumerate(own)), len(own)) for own in (cosines, words)]
+    total = dict.fromkeys([*parts[0].ids, *parts[1].ids], 0.0)
+    for part, unit in zip(parts, (1.0, 75.0), strict=True):
+        full = len(part) >= DEPTH
+        lowest = sorted(part.scores, reverse=True)[DEPTH - 1] if full else min([0.0, *part.scores])
+        for tool in total:
+            total[tool] += max(dict(part).get(tool, lowest) - lowest, 0.0) / unit
+    fused = add_scores(parts, 5, (1.0, 75.0))
+    assert list(fused.scores) == pytest.approx(sorted(total.values(), reverse=True)[:5])
+    assert add_scores(parts, 4 * DEPTH, (1.0, 75.0)).ids[:5] == fused.ids
+
+
+class _Fixed:
+    """A retriever with one answer."""
+
+    fingerprint = ""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        return [self._ranking] * len(queries)
+
+
+class _Scored(_Fixed):
+    """A retriever whose scores compare."""
+
+    def __init__(self, ranking: Ranking, unit: float) -> None:
+        super().__init__(ranking)
+        self.score_unit = unit
+
+
+@pytest.mark.parametrize(
+    ("parts", "fusion", "expected"),
+    [
+        ((_Scored(A, 1.0), _Scored(B, 10.0)), None, add_scores([A, B], 3, (1.0, 10.0))),
+        ((_Scored(A, 1.0), _Scored(B, 1.0)), None, fuse([A, B], 3, FusionSettings())),  # two encoders
+        ((_Fixed(A), _Scored(B, 10.0)), None, fuse([A, B], 3, FusionSettings())),
+        ((_Scored(A, 1.0), _Scored(B, 10.0)), FusionSettings("max"), fuse([A, B], 3, FusionSettings("max"))),
+    ],
+)
+def test_a_hybrid_adds_scores_that_compare(
+    parts: tuple[_Fixed, _Fixed], fusion: FusionSettings | None, expected: Ranking
+) -> None:
+    hybrid = Hybrid({"one": parts[0], "other": parts[1]}, fusion, "")
+    [ranking] = hybrid.search(["q"], 3)
+    assert (ranking.ids, ranking.scores) == (expected.ids, expected.scores)
 
 
 def test_weights_decide() -> None:

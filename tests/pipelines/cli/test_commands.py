@@ -28,6 +28,7 @@ from pipelines.index.build import IndexConfig
 from pipelines.renew.settings import RenewConfig
 from pipelines.serve.settings import ServeConfig
 from pipelines.train.align import AlignConfig
+from pipelines.train.encoder.settings import EncoderConfig
 from pipelines.train.sampling import PairsConfig, ProbeConfig
 from pipelines.train.sft import SftConfig
 from pipelines.train.targets.settings import TargetsConfig
@@ -57,6 +58,7 @@ CONFIG_KINDS = {
     "renew": RenewConfig,
     "utterances": UtterancesConfig,
     "matrix": MatrixConfig,
+    "encoder": EncoderConfig,
     "configs": ExpectedConfig,
 }
 
