@@ -1,11 +1,12 @@
 """Recall of many ways to write a tool as text, by dense, lexical and hybrid search.
 
-    python benchmarks/tool_text.py --data data --model MODEL_FOLDER [...] --results FOLDER [--sets NAME ...]
-        [--real FOLDER] [--limit 500] [--split train] [--forms NAME ...] [--weights 1 1]
+    python benchmarks/tool_text.py --data data --model bundled:minilm [...] --results FOLDER [--sets NAME ...]
+        [--real FOLDER] [--limit 500] [--max-tools 0] [--split train] [--forms NAME ...]
 
 For each catalogue and model: vectors of each form (tool_text_forms.py), several vectors per tool, weighted sums of
-vectors, BM25 of each form, BM25F, and reciprocal rank fusion of each pair, as the product fuses. Writes one JSON file
-of means and one npz file of recall@5 per query, as soon as a catalogue is done. The choice is made on train queries.
+vectors, BM25 of each form, BM25F, and each pair in a hybrid, as the product adds their scores. Writes one JSON file of
+means and one npz file of recall@5 per query, as soon as a catalogue is done. The choice is made on train queries.
+--max-tools keeps the gold tools and those that BM25 mistakes for them, for a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +23,11 @@ from harness import make_parser
 from tool_text_data import Trial, load_trial, mix
 from tool_text_forms import FORMS, PARTS, FieldWeights, Words, bag_scores, count_fields, field_scores, parameter_texts
 
+from pipelines.context import make_context
+from retrievers.dense.embeddings import embed
 from retrievers.dense.encoder import Encoder, check_device
 from retrievers.fusion import DEPTH
-from retrievers.settings import FusionSettings
+from retrievers.lexical import SCORE_UNIT
 from retrievers.text import clean
 from retrievers.types import Tool
 from reward.metrics import Judged, measure
@@ -35,10 +39,11 @@ SETS = (
 )
 METRICS = ("recall@1", "recall@5", "recall@10", "ndcg@5", "comp@5")
 KEPT = 20  # ranks of the default lists that are written, to look at errors afterwards
+EACH_PARAMETER = "each parameter"  # a vector of its own
 EMBEDDED = (
     *("default", "no parameters", "parameter names", "required only", "no types", "cut 100", "cut 200"),
     *("provider first", "provider first, no parameters", "no provider, no category", "no identifier"),
-    *("first sentence", "name", "parameters", "name and provider"),
+    *("first sentence", "name", "parameters", "name and provider", EACH_PARAMETER),
 )
 BAGS = ("default", "no parameters", "parameter names", "cut 200")
 FIELD_WEIGHTS = {
@@ -75,23 +80,16 @@ SUMS = {
 
 
 class Vectors:
-    """Vectors of texts by one model, each text embedded once."""
+    """Vectors of texts by one model."""
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self._encoder = Encoder(folder, 512 if device == "cuda" else 32, device)
-        self._known: dict[str, np.ndarray] = {}
+    def __init__(self, model: str, device: str) -> None:
+        self._context = make_context(device)
+        self._encoder = Encoder(self._context.find_model(model), 512 if device == "cuda" else 32, device)
         self.device = device
-
-    def add(self, texts: Sequence[str]) -> None:
-        """Embed those that are new."""
-        missing = list(dict.fromkeys(text for text in texts if text not in self._known))
-        if missing:
-            self._known.update(zip(missing, self._encoder.documents(missing).astype(np.float16), strict=True))
 
     def of(self, texts: Sequence[str]) -> torch.Tensor:
         """(texts, dimensions), of length 1."""
-        rows = torch.from_numpy(np.stack([self._known[text] for text in texts])).to(self.device).double()
-        return torch.nn.functional.normalize(rows, dim=1)
+        return torch.from_numpy(embed(self._encoder, texts, self._context)).to(self.device).double()
 
     def queries(self, texts: Sequence[str]) -> torch.Tensor:
         """(texts, dimensions), as queries are embedded."""
@@ -101,11 +99,10 @@ class Vectors:
 def dense_scores(trial: Trial, vectors: Vectors, forms: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
     """(queries, tools) by name of the way; ways whose forms are not asked for are left out."""
     writers: dict[str, Callable[[Tool], str]] = {**FORMS, **PARTS}
-    texts = {form: [clean(writers[form](tool)) for tool in trial.tools] for form in forms}
-    vectors.add([text for written in texts.values() for text in written])
+    texts = {form: [clean(writers[form](tool)) for tool in trial.tools] for form in forms if form in writers}
     of = {form: vectors.of(written) for form, written in texts.items()}
     queries = vectors.queries(trial.queries)
-    for form in forms:
+    for form in of:
         yield form, queries @ of[form].T
     for label, parts in BEST_OF.items():
         if all(part in of for part in parts):
@@ -114,7 +111,7 @@ def dense_scores(trial: Trial, vectors: Vectors, forms: Sequence[str]) -> Iterat
         if all(part in of for part, _ in weighted):
             total = torch.stack([weight * of[part] for part, weight in weighted]).sum(0)
             yield label, queries @ torch.nn.functional.normalize(total, dim=1).T
-    if "no parameters" in of:
+    if EACH_PARAMETER in forms and "no parameters" in of:
         bare = queries @ of["no parameters"].T
         best = best_parameter(trial, vectors, queries)
         yield "best of bare and each parameter", torch.maximum(bare, best)
@@ -127,7 +124,6 @@ def best_parameter(trial: Trial, vectors: Vectors, queries: torch.Tensor) -> tor
     best = torch.full((len(trial.queries), len(trial.tools)), -1.0, dtype=torch.float64, device=vectors.device)
     if not texts:
         return best
-    vectors.add([text for _, text in texts])
     scores = queries @ vectors.of([text for _, text in texts]).T
     tools = torch.tensor([index for index, _ in texts], device=vectors.device).expand_as(scores)
     return best.scatter_reduce(1, tools, scores, "amax")
@@ -144,12 +140,15 @@ def lexical_scores(trial: Trial, device: str) -> Iterator[tuple[str, torch.Tenso
         yield f"bm25 {label}", torch.from_numpy(field_scores(vocabulary, fields, weights)).to(device)
 
 
-def reciprocal_ranks(scores: torch.Tensor, floor: float, digits: int) -> torch.Tensor:
-    """(queries, tools): 1 / (rrf_k + rank) for the first ranks, 0 for the others. Ties are broken by id, the order."""
-    best, order = _top(torch.round(scores.double(), decimals=digits), DEPTH)
-    ranks = torch.arange(1, order.shape[1] + 1, device=scores.device).double()
-    values = torch.where(best > floor, 1.0 / (FusionSettings().rrf_k + ranks), 0.0)
-    return torch.zeros(scores.shape, dtype=torch.float64, device=scores.device).scatter_(1, order, values)
+def listed(scores: torch.Tensor, floor: float, digits: int) -> torch.Tensor:
+    """(queries, tools): how far the first hundred are above the last of them; as `retrievers.fusion.add_scores`."""
+    scores = torch.round(scores, decimals=digits)
+    best, order = _top(torch.where(scores > floor, scores, -torch.inf), DEPTH)
+    ends = best.isfinite().sum(1)
+    last = torch.gather(best, 1, (ends - 1).clamp(min=0)[:, None])
+    lowest = torch.where(ends[:, None] >= DEPTH, last, last.clamp(max=0.0))
+    values = torch.where(best.isfinite(), (best - lowest).clamp(min=0.0), 0.0)
+    return torch.zeros_like(scores).scatter_(1, order, values)
 
 
 def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,6 +156,18 @@ def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     nudge = torch.arange(scores.shape[1], device=scores.device).double() * 1e-12
     order = torch.topk(scores - nudge, min(k, scores.shape[1]), dim=1).indices
     return torch.gather(scores, 1, order), order
+
+
+def shorten(trial: Trial, size: int) -> Trial:
+    """The catalogue with the gold tools and those that BM25 ranks first, with or without parameters."""
+    vocabulary = Words(trial.queries)
+    texts = ([FORMS[form](tool) for tool in trial.tools] for form in ("default", "no parameters"))
+    orders = [np.argsort(-bag_scores(vocabulary, written), axis=1, kind="stable") for written in texts]
+    by_rank = np.stack(orders, axis=2).transpose(1, 0, 2).ravel()
+    gold = set().union(*trial.gold)
+    first = [index for index, tool in enumerate(trial.tools) if tool.id in gold]
+    kept = sorted(list(dict.fromkeys([*first, *by_rank.tolist()]))[: max(size, len(first))])
+    return replace(trial, tools=tuple(trial.tools[index] for index in kept))
 
 
 class Judge:
@@ -172,9 +183,9 @@ class Judge:
         self.recall: dict[str, np.ndarray] = {}
         self.kept: dict[str, np.ndarray] = {}
 
-    def add(self, label: str, ranks: torch.Tensor) -> None:
+    def add(self, label: str, scores: torch.Tensor) -> None:
         """Judge a (queries, tools) matrix in which more is better and 0 is not listed."""
-        best, order = _top(ranks, KEPT)
+        best, order = _top(scores, KEPT)
         hits = (torch.gather(self._gold, 1, order) & (best > 0)).cpu().numpy()
         gold = self._gold.sum(1).cpu().numpy()
         if self._any:
@@ -188,21 +199,16 @@ class Judge:
 
 
 def run_trial(
-    trial: Trial,
-    vectors: Vectors,
-    lexical: Mapping[str, torch.Tensor],
-    forms: Sequence[str],
-    weights: Sequence[float],
-    judge: Judge,
+    trial: Trial, vectors: Vectors, lexical: Mapping[str, torch.Tensor], forms: Sequence[str], judge: Judge
 ) -> None:
     """Every dense and lexical way, and every pair of them."""
-    for label, ranks in lexical.items():
-        judge.add(label, ranks)
-    for way, scores in dense_scores(trial, vectors, forms):
-        ranks = reciprocal_ranks(scores, -2.0, 6)
-        judge.add(way, ranks)
-        for label, other in lexical.items():
-            judge.add(f"{way} + {label}", weights[0] * ranks + weights[1] * other)
+    for label, scores in lexical.items():
+        judge.add(label, scores)
+    for way, raw in dense_scores(trial, vectors, forms):
+        own = listed(raw, -2.0, 6)
+        judge.add(way, own)
+        for label, scores in lexical.items():
+            judge.add(f"{way} + {label}", own + scores / SCORE_UNIT)
 
 
 def write_results(folder: Path, name: str, facts: Mapping[str, object], judge: Judge) -> None:
@@ -219,26 +225,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of data sets")
     parser.add_argument("--sets", nargs="+", default=list(SETS), help="data sets; mixed: several in one")
     parser.add_argument("--real", type=Path, help="folder with tools.jsonl and requests.jsonl")
-    parser.add_argument("--model", type=Path, nargs="+", required=True, help="folders of encoders")
+    parser.add_argument("--model", nargs="+", default=["bundled:minilm"], help="encoders: folders, ids or bundled ones")
     parser.add_argument("--results", type=Path, required=True, help="folder of the results")
     parser.add_argument("--limit", type=int, default=500, help="queries per set")
     parser.add_argument("--split", default="train")
     parser.add_argument("--forms", nargs="+", default=list(EMBEDDED), help="texts that are embedded")
-    parser.add_argument("--weights", type=float, nargs=2, default=[1.0, 1.0], help="of dense and lexical in a hybrid")
+    parser.add_argument("--max-tools", type=int, default=0, help="tools per data set; 0: all")
     options = parser.parse_args(arguments)
     device = check_device(None)
     torch.set_float32_matmul_precision("high")
     trials = [load_trial(options.data / name, options.split, options.limit) for name in options.sets if name != "mixed"]
+    if options.max_tools:
+        trials = [shorten(trial, options.max_tools) for trial in trials]
     if options.real:
         trials.insert(0, load_trial(options.real, options.split, options.limit))
     if len(trials) > 5 or "mixed" in options.sets:
         trials.append(mix(trials, max_queries=60))
-    models = {folder.name: Vectors(folder, device) for folder in options.model}
+    models = {model.rpartition("/")[2].replace(":", "-"): Vectors(model, device) for model in options.model}
     for trial in trials:
-        lexical = {label: reciprocal_ranks(scores, 0.0, 9) for label, scores in lexical_scores(trial, device)}
+        lexical = {label: listed(scores, 0.0, 9) for label, scores in lexical_scores(trial, device)}
         for name, vectors in models.items():
             start, judge = time.perf_counter(), Judge(trial, device)
-            run_trial(trial, vectors, lexical, options.forms, options.weights, judge)
+            run_trial(trial, vectors, lexical, options.forms, judge)
             seconds = round(time.perf_counter() - start, 1)
             facts = {"model": name, "tools": len(trial.tools), "queries": len(trial.queries), "seconds": seconds}
             write_results(options.results / name, trial.name, facts, judge)

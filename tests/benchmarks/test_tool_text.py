@@ -47,7 +47,7 @@ def test_ranks_are_those_of_an_index(
     tools = tuple(sorted(sample_tools, key=lambda tool: tool.id))
     trial = benchmark.Trial("sample", tools, tuple(utterances), tuple(frozenset[str]() for _ in utterances))
     scores = dict(benchmark.lexical_scores(trial, "cpu"))["bm25 default"]
-    best, order = benchmark._top(benchmark.reciprocal_ranks(scores, 0.0, 9), 10)
+    best, order = benchmark._top(benchmark.listed(scores, 0.0, 9), 10)
     for ranking, values, row in zip(expected, best.tolist(), order.tolist(), strict=True):
         listed = [tools[index].id for value, index in zip(values, row, strict=True) if value > 0]
         assert tuple(listed) == ranking.ids
