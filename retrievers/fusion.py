@@ -51,7 +51,7 @@ def add_scores(rankings: Sequence[Ranking], k: int, units: Sequence[float]) -> R
         lowest = ranking.scores[DEPTH - 1] if len(ranking) >= DEPTH else min((0.0, *ranking.scores[-1:]))
         for tool, score in ranking:
             totals[tool] = totals.get(tool, 0.0) + max(score - lowest, 0.0) / unit
-    return ranked(totals.items(), k)
+    return ranked(((tool, round(total, 9)) for tool, total in totals.items()), k)
 
 
 def interleave(rankings: Sequence[Ranking], k: int) -> Ranking:

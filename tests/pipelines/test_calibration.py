@@ -122,9 +122,9 @@ def test_a_retriever_without_calibration_refuses_a_threshold(tmp_path: Path) -> 
 def test_no_text_is_embedded_twice(index: Index, monkeypatch: pytest.MonkeyPatch, context: Context) -> None:
     calls: list[Sequence[str]] = []
     search = ToolSearch(index, "hybrid")
-    [encoder] = {id(one): one for one in context.encoders.values()}.values()
-    queries = encoder.queries
-    monkeypatch.setattr(encoder, "queries", lambda texts: calls.append(texts) or queries(texts))
+    for encoder in {id(one): one for one in context.encoders.values()}.values():  # other tests have opened some too
+        queries = encoder.queries
+        monkeypatch.setattr(encoder, "queries", lambda texts, own=queries: calls.append(texts) or own(texts))
     search.explain(["a query that is new here"], 3, min_score=0.1)
     assert calls == [["a query that is new here"]]
 

@@ -57,7 +57,7 @@ def test_added_scores_by_brute_force(cosines: list[float], words: list[float]) -
         for tool in total:
             total[tool] += max(dict(part).get(tool, lowest) - lowest, 0.0) / unit
     fused = add_scores(parts, 5, (1.0, 75.0))
-    assert list(fused.scores) == pytest.approx(sorted(total.values(), reverse=True)[:5])
+    assert list(fused.scores) == pytest.approx(sorted(total.values(), reverse=True)[:5], abs=1e-8)
     assert add_scores(parts, 4 * DEPTH, (1.0, 75.0)).ids[:5] == fused.ids
 
 
