@@ -10,23 +10,19 @@ import numpy as np
 
 from pipelines.context import make_context
 from pipelines.train.encoder.sets import EncoderSet
-from retrievers.fusion import fuse
+from retrievers.fusion import add_scores
 from retrievers.kind import Block
-from retrievers.lexical import BM25Kind
+from retrievers.lexical import SCORE_UNIT, BM25Kind
 from retrievers.rows import Rows
-from retrievers.settings import BM25Settings, FusionSettings
+from retrievers.settings import BM25Settings
 from retrievers.types import Ranking
 from reward.metrics import measure_rankings
 
 METRICS = ("recall@5", "ndcg@5", "comp@5")
 CHOICE = "recall@5"
 DEPTH = 100
-SYSTEMS: dict[str, FusionSettings | None] = {
-    "dense": None,
-    "hybrid": FusionSettings(),
-    "hybrid 0.6:1.4": FusionSettings(weights=(0.6, 1.4)),
-}
-"""Fusions with BM25; none: the encoder alone."""
+SYSTEMS = ("dense", "hybrid")
+"""The encoder alone, and with BM25."""
 QueryScores = dict[str, dict[str, np.ndarray]]
 """System, metric -> one value per query."""
 
@@ -67,10 +63,9 @@ class SetJudge:
 
     def fused(self, rankings: Sequence[Ranking], system: str) -> list[Ranking]:
         """The rankings of a system, given those of the encoder."""
-        fusion = SYSTEMS[system]
-        if fusion is None:
+        if system == "dense":
             return list(rankings)
-        return [fuse(pair, 5, fusion) for pair in zip(self.lexical, rankings, strict=True)]
+        return [add_scores(pair, 5, (SCORE_UNIT, 1.0)) for pair in zip(self.lexical, rankings, strict=True)]
 
     def measure(self, rankings: Sequence[Ranking]) -> dict[str, np.ndarray]:
         """Metrics per query."""

@@ -142,6 +142,6 @@ def test_an_adapter_of_another_base_is_refused(adapter: Path, base: Path, tmp_pa
 
 def test_a_base_that_is_not_to_be_had_is_one_sentence(adapter: Path) -> None:
     card = json.loads((adapter / CARD).read_text())
-    (adapter / CARD).write_text(json.dumps(card | {"base": "nobody/has-this"}))
+    (adapter / CARD).write_text(json.dumps(card | {"base": "missing/model"}))
     with pytest.raises(ModelMissing, match="could not be fetched"):
         find_model(str(adapter))
