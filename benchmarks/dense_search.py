@@ -46,7 +46,7 @@ def main() -> None:
         context = make_context("cpu")
         build(Path(scratch) / "index", tools, {"dense": DenseSettings()}, replace(context, cache=None))
         retriever = Index(Path(scratch) / "index", context).retriever("dense")
-        model = SentenceTransformer(str(find_model("bundled:minilm")), device="cpu", local_files_only=True)
+        model = SentenceTransformer(str(find_model(DenseSettings().model)), device="cpu", local_files_only=True)
         corpus = model.encode([clean(document(tool)) for tool in tools], convert_to_tensor=True)
 
         def ours(texts: Sequence[str]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from retrievers.calibration.relevance import DIGITS, relevance
 from retrievers.calibration.shipped import shipped_calibration
 from retrievers.errors import BadInput
 from retrievers.index import Index
+from retrievers.language.english import is_english
 from retrievers.types import Ranking, ToolId
 
 
@@ -48,6 +49,8 @@ class Calibrator:
 
     reader: EvidenceReader
     calibration: Calibration
+    other_languages: Calibrator | None = None
+    """Of the retriever that a hybrid asks about texts that are not English."""
 
     def depth(self, k: int) -> int:
         """Ranks to search for k tools: the mean of the first ten is part of the evidence."""
@@ -55,6 +58,17 @@ class Calibrator:
 
     def add(self, queries: Sequence[str], rankings: Sequence[Ranking], k: int) -> list[Ranking]:
         """The first k tools of each ranking, with probabilities."""
+        if not self.other_languages:
+            return self._add(queries, rankings, k)
+        found: dict[int, Ranking] = {}
+        english = [is_english(query) for query in queries]
+        for own, wanted in ((replace(self, other_languages=None), True), (self.other_languages, False)):
+            read = [index for index, plain in enumerate(english) if plain == wanted]
+            texts, lists = [queries[index] for index in read], [rankings[index] for index in read]
+            found.update(zip(read, own.add(texts, lists, k), strict=True))
+        return [found[index] for index in range(len(queries))]
+
+    def _add(self, queries: Sequence[str], rankings: Sequence[Ranking], k: int) -> list[Ranking]:
         evidence = self.reader.read(queries, rankings)
         added = []
         for ranking, rows in zip(rankings, evidence, strict=True):
@@ -72,7 +86,7 @@ def find_calibration(index: Index, retriever: str) -> Calibration | None:
 
 
 def part_names(index: Index, retriever: str) -> tuple[str, ...]:
-    """Names of a hybrid's parts; any other retriever is its own only part."""
+    """Names of the parts that a hybrid asks in English; any other retriever is its own only part."""
     return tuple(index.manifest.retrievers[retriever].settings.get("of", ())) or (retriever,)
 
 
@@ -82,9 +96,13 @@ def make_reader(index: Index, retriever: str) -> EvidenceReader:
 
 
 def open_calibrator(index: Index, retriever: str) -> Calibrator | None:
-    """The calibrator of a retriever; None if it is not calibrated."""
+    """The calibrator of a retriever; None if it is not calibrated, or not for every language."""
     calibration = find_calibration(index, retriever)
-    return None if calibration is None else Calibrator(make_reader(index, retriever), calibration)
+    others = index.manifest.retrievers[retriever].settings.get("other_languages", ())
+    other = open_calibrator(index, others[0]) if len(others) == 1 else None
+    if calibration is None or (others and other is None):
+        return None
+    return Calibrator(make_reader(index, retriever), calibration, other)
 
 
 def check_min_score(value: float, name: str = "min_score") -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pipelines.data.labels import Label
 from retrievers.base import Detector
 from retrievers.index import Index
+from retrievers.settings import hybrid_parts
 
 CHUNK = 256
 """Queries per detector call."""
@@ -27,7 +28,7 @@ def find_detector(index: Index, retriever: str) -> Detector | None:
     candidate = index.retriever(retriever)
     if isinstance(candidate, Detector):
         return candidate
-    parts = index.manifest.retrievers[retriever].settings.get("of", ())
+    parts = hybrid_parts(index.manifest.retrievers[retriever].settings)
     return next((detector for part in parts if (detector := find_detector(index, part)) is not None), None)
 
 

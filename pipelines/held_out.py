@@ -11,6 +11,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.index import manifest as manifests
 from retrievers.index.manifest import Manifest
+from retrievers.settings import hybrid_parts
 from retrievers.types import Ranking
 
 MAX_LEARNED = 0.05
@@ -97,7 +98,7 @@ def count_folds(manifest: Manifest, names: Iterable[str]) -> int:
 def open_folds(index: Index, retriever: str) -> list[Index]:
     """Opened indexes of the folds of a retriever; none if it was built without."""
     part = index.manifest.retrievers[retriever]
-    names = [retriever, *part.settings.get("of", ())]
+    names = [retriever, *hybrid_parts(part.settings)]
     settings, count = [index.manifest.retrievers[name].settings for name in names], count_folds(index.manifest, names)
     opened = []
     for fold in range(count):

@@ -38,6 +38,7 @@ BUNDLED = {
 }
 TOOLS = Path(__file__).parent / "encoders" / "tools"
 """The adapter of `bundled:tools`."""
+NAMES = ", ".join(("bundled:tools", *BUNDLED))
 SEAL = "converted.json"
 
 
@@ -59,15 +60,13 @@ def find_model(reference: str) -> Path:
     if reference == "bundled:tools":
         return _merged(TOOLS)
     if reference.startswith("bundled:"):
-        raise BadInput(f"{reference} is not bundled; bundled are {', '.join(BUNDLED)}")
+        raise BadInput(f"{reference} is not bundled; bundled are {NAMES}")
     if Path(reference).expanduser().is_dir():
         folder = Path(reference).expanduser()
         return _merged(folder) if is_adapter(folder) else folder
     if re.fullmatch(r"[\w.-]+/[\w.-]+", reference) and not reference.startswith("."):
         return _from_hub(reference)
-    raise ModelMissing(
-        f"no model folder {reference}; give a folder, a Hugging Face id (owner/name), or {', '.join(BUNDLED)}"
-    )
+    raise ModelMissing(f"no model folder {reference}; give a folder, a Hugging Face id (owner/name), or {NAMES}")
 
 
 def _package(reference: str) -> Path:
@@ -88,7 +87,7 @@ def _from_hub(reference: str) -> Path:
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError, ValueError) as error:
         raise ModelMissing(
             f"the model {reference} is not on this machine and could not be fetched; connect to the hub, "
-            f"or name a folder that holds it, or use one of {', '.join(BUNDLED)}"
+            f"or name a folder that holds it, or use one of {NAMES}"
         ) from error
 
 

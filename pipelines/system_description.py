@@ -13,6 +13,7 @@ from pipelines.rewriters import RewriterParts
 from retrievers.base import FindModel
 from retrievers.errors import BadInput
 from retrievers.index import Index
+from retrievers.settings import hybrid_parts
 
 MEMORY_TENSORS = ("tools/", "pool/")
 """Tensors that MassTool keeps of tools and queries: memory, not parameters."""
@@ -105,7 +106,7 @@ def _sum(*counts: int | None) -> int | None:
 
 def _kind(index: Index, retriever: str) -> str:
     settings = index.manifest.retrievers[retriever].settings
-    inner = [_kind(index, name) for name in settings.get("of", ())]
+    inner = [_kind(index, name) for name in hybrid_parts(settings)]
     learned = settings["kind"] == "dense" and settings.get("train") is not None
     tuned = learned or any(kind.endswith("-tuned") for kind in inner)
     return f"{settings['kind']}{'-tuned' if tuned else ''}"
@@ -113,7 +114,7 @@ def _kind(index: Index, retriever: str) -> str:
 
 def _weights(index: Index, retriever: str, find_model: FindModel) -> int | None:
     part = index.manifest.retrievers[retriever]
-    counts = [_weights(index, name, find_model) for name in part.settings.get("of", ())]
+    counts = [_weights(index, name, find_model) for name in hybrid_parts(part.settings)]
     trained = index.folder / part.model if part.model else None
     if trained:
         counts.append(count_parameters(trained))

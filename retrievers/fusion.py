@@ -5,6 +5,7 @@ interleave  takes ranks in turn: first of each list, second of each list, …; r
 rrf         sums weight / (rrf_k + rank): rewards agreement, ignores scores
 max         keeps a tool's best score: only for lists on one scale
 weighted    sums weight x score, each list's scores scaled to 0..1 first
+add         sums weight x score, each in the unit of its retriever: a list counts as much as it has to say
 
 `with_raw` joins a raw query with its rewrite. Of the rewrite's lists a tool keeps its best rank (or scaled score): each
 line answers another need, so being third in every list is worth nothing.
@@ -24,8 +25,10 @@ DEPTH = 100  # ranks of each list that are looked at
 _SEPARATORS, _BLANK = re.compile(r"[\W_]+"), re.compile(r"\s")
 
 
-def fuse(rankings: Sequence[Ranking], k: int, settings: FusionSettings) -> Ranking:
-    """One ranking of at most k tools out of several."""
+def fuse(
+    rankings: Sequence[Ranking], k: int, settings: FusionSettings, units: Sequence[float] | None = None
+) -> Ranking:
+    """One ranking of at most k tools out of several; `units`: of the scores, for `add`."""
     lists = [ranking.cut(max(k, DEPTH)) for ranking in rankings]
     weights = settings.weights or (1.0,) * len(lists)
     if len(weights) != len(lists):
@@ -39,18 +42,20 @@ def fuse(rankings: Sequence[Ranking], k: int, settings: FusionSettings) -> Ranki
             return maximum(lists, k)
         case "weighted":
             return weighted(lists, k, weights)
+        case "add":
+            return add_scores(lists, k, units or (1.0,) * len(lists), weights)
 
 
-def add_scores(rankings: Sequence[Ranking], k: int, units: Sequence[float]) -> Ranking:
+def add_scores(rankings: Sequence[Ranking], k: int, units: Sequence[float], weights: Sequence[float] = ()) -> Ranking:
     """Sum of scores, each in the unit of its list, so that a list counts as much as it has to say about the query.
 
     A tool that a list lacks counts as the last of its first hundred.
     """
     totals: dict[ToolId, float] = {}
-    for ranking, unit in zip(rankings, units, strict=True):
+    for ranking, unit, weight in zip(rankings, units, weights or (1.0,) * len(units), strict=True):
         lowest = ranking.scores[DEPTH - 1] if len(ranking) >= DEPTH else min((0.0, *ranking.scores[-1:]))
         for tool, score in ranking:
-            totals[tool] = totals.get(tool, 0.0) + max(score - lowest, 0.0) / unit
+            totals[tool] = totals.get(tool, 0.0) + weight * max(score - lowest, 0.0) / unit
     return ranked(((tool, round(total, 9)) for tool, total in totals.items()), k)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from retrievers.base import ComparableScores, Retriever, remembers
-from retrievers.fusion import DEPTH, add_scores, fuse
+from retrievers.errors import BadInput
+from retrievers.fusion import DEPTH, fuse
 from retrievers.kind import Arrays, Block, Context
 from retrievers.language.english import is_english
 from retrievers.rows import Rows
 from retrievers.settings import FusionSettings, HybridSettings
 from retrievers.types import Ranking
+
+PartSearch = Callable[[Retriever, Sequence[int], int], list[Ranking]]
+"""A retriever, the numbers of the texts it is asked about, and how many tools it should find."""
 
 
 class HybridKind:
@@ -33,23 +37,25 @@ class HybridKind:
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
-        parts = {name: other(name) for name in self._settings.of}
-        return Hybrid(parts, self._settings.fusion, fingerprint, self._settings.english_only)
+        settings = self._settings
+        parts = {name: other(name) for name in settings.of}
+        others = {name: parts.get(name) or other(name) for name in settings.other_languages}
+        return Hybrid(parts, settings.fusion, fingerprint, others)
 
 
 class Hybrid:
-    """Searches with every part that reads the query's language and fuses their rankings."""
+    """Searches with every part and fuses their rankings; other parts may be asked about texts that are not English."""
 
     def __init__(
         self,
         parts: Mapping[str, Retriever],
         fusion: FusionSettings | None,
         fingerprint: str,
-        english_only: Collection[str] = (),
+        other_languages: Mapping[str, Retriever] | None = None,
     ) -> None:
-        self._parts, self._fusion, self.fingerprint = list(parts.values()), fusion, fingerprint
-        self._units = None if fusion else _score_units(self._parts)
-        self._english_only = [name in english_only for name in parts]
+        self.fingerprint = fingerprint
+        self._fused = _FusedParts(parts, fusion)
+        self._others = _FusedParts(other_languages, None) if other_languages else None
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         def search(part: Retriever, read: Sequence[int], depth: int) -> list[Ranking]:
@@ -59,10 +65,10 @@ class Hybrid:
 
     @property
     def remembers_queries(self) -> bool:
-        return any(map(remembers, self._parts))
+        return any(map(remembers, self._all_parts()))
 
     def learned(self, utterances: Sequence[str]) -> list[bool]:
-        rows = [part.learned(utterances) for part in self._parts if remembers(part)]
+        rows = [part.learned(utterances) for part in self._all_parts() if remembers(part)]
         return [any(row) for row in zip(*rows, strict=True)] if rows else [False] * len(utterances)
 
     def search_held_out(self, texts: Sequence[str], k: int, utterances: Sequence[str]) -> list[Ranking]:
@@ -74,31 +80,49 @@ class Hybrid:
 
         return self._search(texts, k, search)
 
-    def _search(
-        self, texts: Sequence[str], k: int, search: Callable[[Retriever, Sequence[int], int], list[Ranking]]
-    ) -> list[Ranking]:
-        """Search with every part, but only the texts that it reads, and fuse."""
-        everything = range(len(texts))
-        english = [index for index in everything if is_english(texts[index])] if any(self._english_only) else []
-        lists = []
-        for part, english_only in zip(self._parts, self._english_only, strict=True):
-            read = english if english_only else everything
-            rankings = [Ranking()] * len(texts)
-            for index, ranking in zip(read, search(part, read, max(k, DEPTH)) if read else (), strict=True):
-                rankings[index] = ranking
-            lists.append(rankings)
+    def fuse(self, rankings: Sequence[Ranking], k: int) -> Ranking:
+        """Fuse the rankings of the parts for one query in English."""
+        return self._fused.fuse(rankings, k)
+
+    def _all_parts(self) -> list[Retriever]:
+        return [*self._fused.parts, *(self._others.parts if self._others else ())]
+
+    def _search(self, texts: Sequence[str], k: int, search: PartSearch) -> list[Ranking]:
+        """Search with the parts that read each text, and fuse."""
+        if self._others is None:
+            return self._fused.search(range(len(texts)), k, search)
+        found: dict[int, Ranking] = {}
+        english = [is_english(text) for text in texts]
+        for group, wanted in ((self._fused, True), (self._others, False)):
+            read = [index for index, plain in enumerate(english) if plain == wanted]
+            found.update(zip(read, group.search(read, k, search), strict=True))
+        return [found[index] for index in range(len(texts))]
+
+
+class _FusedParts:
+    """Some retrievers and the fusion of their rankings."""
+
+    def __init__(self, parts: Mapping[str, Retriever], fusion: FusionSettings | None) -> None:
+        self.parts = list(parts.values())
+        self._units = [part.score_unit for part in self.parts if isinstance(part, ComparableScores)]
+        self._fusion = fusion or _default_fusion(self._units, len(parts))
+        others = [name for name, part in parts.items() if not isinstance(part, ComparableScores)]
+        if others and self._fusion.method == "add":
+            raise BadInput(f"add takes scores of bm25, dense and milvus; {others[0]} has others", "fusion.method")
+
+    def search(self, read: Sequence[int], k: int, search: PartSearch) -> list[Ranking]:
+        """The fused rankings of some texts, by their numbers."""
+        if not read:
+            return []
+        lists = [search(part, read, max(k, DEPTH)) for part in self.parts]
         return [self.fuse(rankings, k) for rankings in zip(*lists, strict=True)]
 
     def fuse(self, rankings: Sequence[Ranking], k: int) -> Ranking:
-        """Fuse the rankings of the parts for one query."""
-        if self._units:
-            fused = add_scores(rankings, k, self._units)
-        else:
-            fused = fuse(rankings, k, self._fusion or FusionSettings())
+        """One ranking of those of the parts; that of a single part as it is."""
+        fused = fuse(rankings, k, self._fusion, self._units) if len(rankings) > 1 else rankings[0].cut(k)
         return replace(fused, parts=tuple(rankings))
 
 
-def _score_units(parts: Sequence[Retriever]) -> list[float] | None:
-    """Units in which the scores of the parts are added; None if they do not compare, as those of two encoders."""
-    units = [part.score_unit for part in parts if isinstance(part, ComparableScores)]
-    return units if len(set(units)) == len(parts) else None
+def _default_fusion(units: Sequence[float], parts: int) -> FusionSettings:
+    """Add scores of BM25 and one encoder; other parts, as two encoders, by ranks."""
+    return FusionSettings(method="add" if len(set(units)) == parts else "rrf")

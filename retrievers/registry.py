@@ -15,7 +15,7 @@ from retrievers.errors import BadInput, IndexBroken
 from retrievers.generative.settings import ToolGenSettings
 from retrievers.kind import Context, Kind
 from retrievers.masstool.settings import MassToolSettings
-from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings, MilvusSettings, hybrid_parts
 from retrievers.weaver.settings import ToolWeaverSettings
 
 RetrieverSettings = (
@@ -83,7 +83,7 @@ def check_names(retrievers: Mapping[str, RetrieverSettings]) -> None:
             raise BadInput(f"a retriever's name consists of letters, digits, - and _, not {name!r}")
         if name in ("auto", "all"):
             raise BadInput(f"{name!r} cannot be a retriever's name; commands use it for a choice of retrievers")
-        for part in settings.of if isinstance(settings, HybridSettings) else ():
+        for part in hybrid_parts(asdict(settings)):
             if part not in retrievers:
                 raise BadInput(f"the hybrid {name!r} is of {part!r}, which the index does not have")
             if isinstance(retrievers[part], HybridSettings):

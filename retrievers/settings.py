@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -30,9 +31,9 @@ class TrainingSource:
 class FusionSettings:
     """Fusion of several ranked lists into one."""
 
-    method: Literal["interleave", "rrf", "max", "weighted"] = "rrf"
+    method: Literal["interleave", "rrf", "max", "weighted", "add"] = "rrf"
     weights: tuple[float, ...] = ()
-    """One per list, for rrf and weighted; empty: all equal."""
+    """One per list, for rrf, weighted and add; empty: all equal."""
     rrf_k: Annotated[float, Gt(0)] = 60.0
     """Larger: middle ranks count more against top ranks."""
 
@@ -131,8 +132,8 @@ class DenseSettings:
     """Dense search with any sentence-transformers model."""
 
     kind: Literal["dense"] = "dense"
-    model: str = "bundled:minilm"
-    """A Hugging Face id, a folder, `bundled:minilm`, or `bundled:multilingual`."""
+    model: str = "bundled:tools"
+    """A Hugging Face id, a folder, `bundled:tools`, `bundled:multilingual`, or `bundled:minilm`."""
     train: DenseTraining | None = None
     """Tune the model first; the tuned weights are stored in the index."""
     batch_size: Annotated[int, Ge(1)] = 64
@@ -147,19 +148,21 @@ class HybridSettings:
     of: tuple[str, ...]
     kind: Literal["hybrid"] = "hybrid"
     fusion: FusionSettings | None = None
-    """None: the scores of BM25 and one encoder are added (cosine + BM25 / 75), other parts are fused by rrf."""
-    english_only: tuple[str, ...] = ()
-    """Parts that read English alone: other languages are left to the rest, such as a multilingual encoder."""
+    """None: the scores of BM25 and one encoder are added (cosine + BM25 / 75), other parts are fused by rrf.
+    `{method: add, weights: [1, 1, 0.5]}` adds those of BM25 and two encoders."""
+    other_languages: tuple[str, ...] = ()
+    """Retrievers asked in place of `of` about texts that are not English, such as a multilingual encoder."""
 
     def __post_init__(self) -> None:
-        if unknown := set(self.english_only) - set(self.of):
-            raise BadInput(f"{min(unknown)!r} is not one of the parts in `of`: {list(self.of)}", "english_only")
-        if set(self.english_only) == set(self.of):
-            raise BadInput(f"leave a part for other languages, got {list(self.english_only)}", "english_only")
         if len(self.of) < 2 or len(set(self.of)) < len(self.of):
             raise BadInput(f"name at least two different retrievers, got {list(self.of)}", "of")
         if self.fusion and self.fusion.weights and len(self.fusion.weights) != len(self.of):
             raise BadInput(f"{len(self.fusion.weights)} fusion weights for {len(self.of)} retrievers", "fusion")
+
+
+def hybrid_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of all retrievers that a hybrid asks, by its settings in a manifest; none for other kinds."""
+    return tuple(dict.fromkeys((*settings.get("of", ()), *settings.get("other_languages", ()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +172,8 @@ class MilvusSettings:
     uri: str
     """A file (Milvus Lite, one process) or the address of a cluster, http://milvus:19530. Its token: $MILVUS_TOKEN."""
     kind: Literal["milvus"] = "milvus"
-    model: str = "bundled:minilm"
-    """A Hugging Face id, a folder, `bundled:minilm`, or `bundled:multilingual`."""
+    model: str = "bundled:tools"
+    """A Hugging Face id, a folder, `bundled:tools`, `bundled:multilingual`, or `bundled:minilm`."""
     batch_size: Annotated[int, Ge(1)] = 64
     collection: str = "toolrewrite"
     """Name of the collection, to which the model's hash is appended."""

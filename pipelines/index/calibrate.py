@@ -28,6 +28,7 @@ from retrievers.errors import BadInput
 from retrievers.fusion import DEPTH
 from retrievers.hybrid import Hybrid
 from retrievers.index import Index
+from retrievers.language.english import is_english
 from retrievers.types import ToolId
 
 MIN_QUERIES = 50
@@ -69,6 +70,8 @@ def calibrate_retriever(
     """Fit on the queries of a split. The report is of its halves, each measured by a fit on the other."""
     refuse_trained(f"the retriever {retriever!r}", index, retriever, data.name, "official", True, split == "train")
     gold = {query: tools for query, tools in data.split(split).items() if all(tool in index.tools for tool in tools)}
+    if index.manifest.retrievers[retriever].settings.get("other_languages"):  # which are calibrated by themselves
+        gold = {query: tools for query, tools in gold.items() if is_english(data.queries[query].text)}
     order = sorted(gold, key=lambda query: stable_hash(f"calibrate/{query}"))[:MAX_QUERIES]
     if len(order) < MIN_QUERIES:
         raise BadInput(

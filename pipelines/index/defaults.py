@@ -19,8 +19,8 @@ log = logging.getLogger("rewrite-serve")
 AUTO = "auto"
 UNTRAINED = ("hybrid", "dense", "milvus", "bm25")
 """Kinds without training, the best first."""
-SAMPLE_THRESHOLD = 0.4
-"""Keeps .97 of the sample's dev utterances that need a tool; not meant for other indexes."""
+SAMPLE_THRESHOLD = 0.5
+"""Keeps .98 of the sample's dev utterances that need a tool; not meant for other indexes."""
 
 
 def best_retriever(index: Index) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pipelines.held_out import count_folds, fold_folder
@@ -21,6 +21,7 @@ from retrievers.kind import Context
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.progress import say
 from retrievers.registry import RetrieverSettings
+from retrievers.settings import hybrid_parts
 from retrievers.types import Tool
 
 
@@ -76,7 +77,7 @@ def _fold_retrievers(retrievers: Mapping[str, RetrieverSettings], fold: int) -> 
             own[name] = replace(settings, train=replace(learns, left_out_fold=fold))
         elif getattr(settings, "train", None) is None:
             own[name] = settings
-    return {name: kept for name, kept in own.items() if all(part in own for part in getattr(kept, "of", ()))}
+    return {name: kept for name, kept in own.items() if all(part in own for part in hybrid_parts(asdict(kept)))}
 
 
 def _folded(settings: RetrieverSettings) -> MassToolTraining | None:

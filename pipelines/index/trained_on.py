@@ -8,6 +8,7 @@ from typing import Any
 from pipelines.data.splits import Protocol
 from retrievers.errors import BadInput
 from retrievers.index import Index
+from retrievers.settings import hybrid_parts
 
 
 def refuse_trained(
@@ -25,7 +26,7 @@ def refuse_trained(
     queries. MassTool's weights have learned its training queries, so that `split: train` cannot measure it.
     """
     part = index.manifest.retrievers.get(retriever)
-    for inner in part.settings.get("of", ()) if part else ():
+    for inner in hybrid_parts(part.settings) if part else ():
         refuse_trained(name, index, inner, dataset, protocol, uses_dev, uses_train)
     training: dict[str, Any] | None = part.settings.get("train") if part else None
     if part is None or not training:

@@ -1,6 +1,7 @@
 """Calibrations that ship, for retrievers that need no training.
 
-Fitted by `python benchmarks/nothing_fits.py`; docs/notes/2026-11-18-nothing-fits.md has data and figures.
+Fitted by `benchmarks/nothing_fits.py` and, for encoders that were tuned, `benchmarks/left_out_calibration.py`;
+docs/notes/2026-11-18-nothing-fits.md has data and figures.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from retrievers.calibration.logistic import Calibration
 WEIGHTS: dict[tuple[str, ...], tuple[float, tuple[tuple[float, ...], ...], float, float]] = {
     ("bm25",): (-3.7336, ((1.9767, 3.8167, -1.6025),), 1.2264, 0.21),
     ("bundled:minilm",): (-3.1889, ((11.2939, -9.1277),), 1.2559, 0.2),
+    ("bundled:tools",): (-3.8626, ((10.6804, -7.1891),), 0.8185, 0.19),
+    ("bm25", "bundled:tools"): (-3.7502, ((0.5481, 1.1864, 0.0139), (7.0864, -6.9547)), 0.9089, 0.17),
     ("bm25", "bundled:minilm"): (-3.1076, ((0.6077, 1.6035, -0.4276), (9.3123, -9.1458)), 1.1277, 0.17),
 }
 """The retriever, or a hybrid's parts -> intercept, weights of the evidence of each, weight of the rank, and the

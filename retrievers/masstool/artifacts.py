@@ -105,7 +105,7 @@ def untrained(settings: MassToolSettings, dimensions: int) -> Artifacts:
 
 
 def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
-    """Write all files; `training.json` last."""
+    """Write all files; `training.json` last. Matrices take 16 bits; an index is computed with what was written."""
     (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs, artifacts.from_dev))
     (folder / "trained_tools.json").write_text(json.dumps(artifacts.rows))
     tools = {name: getattr(artifacts, name) for name in ("trained_texts", "shifts", "signal_shifts")}
@@ -113,8 +113,14 @@ def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
     if artifacts.pool_graph is not None:
         pool["graph"] = torch.from_numpy(artifacts.pool_graph)
     parts = {"heads": artifacts.heads.state_dict(), "tools": tools, "pool": pool}
-    save_checkpoint(folder / WEIGHTS, parts, {"format": FORMAT})
+    halves = {part: {name: _as(torch.float16, value) for name, value in own.items()} for part, own in parts.items()}
+    save_checkpoint(folder / WEIGHTS, halves, {"format": FORMAT})
     (folder / "training.json").write_text(json.dumps(artifacts.training, indent=1))
+
+
+def _as(kind: torch.dtype, value: torch.Tensor) -> torch.Tensor:
+    """A matrix in another precision; counts, indices and single rows, as the detector's word weights, stay."""
+    return value.to(kind) if value.is_floating_point() and value.dim() > 1 else value
 
 
 def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
@@ -122,7 +128,8 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
     stored = load_checkpoint(folder / WEIGHTS)
     if stored is None:
         raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; run `rewrite-index build` again")
-    parts, facts = stored
+    halves, facts = stored
+    parts = {part: {name: _as(torch.float32, value) for name, value in own.items()} for part, own in halves.items()}
     if facts.get("format") != FORMAT:
         version = facts.get("format", 1)
         raise IndexBroken(

@@ -139,8 +139,8 @@ class MassToolSettings:
     """Dense search with votes of similar queries, a query-tool graph and a detector."""
 
     kind: Literal["masstool"] = "masstool"
-    model: str = "bundled:minilm"
-    """A Hugging Face id, a folder (such as a tuned encoder), or `bundled:minilm`."""
+    model: str = "bundled:tools"
+    """A Hugging Face id, a folder (such as a tuned encoder), or a bundled one."""
     train: MassToolTraining | None = None
     """None: nothing is trained; the index is a dense one that remembers confirmed queries."""
     modules: Modules = Modules()

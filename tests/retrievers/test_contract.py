@@ -28,7 +28,7 @@ SETTINGS = {
     "hybrid": HybridSettings(of=("bm25", "dense")),
     "interleaved": HybridSettings(of=("bm25", "approximate"), fusion=FusionSettings("interleave")),
     "weighted": HybridSettings(of=("bm25", "dense"), fusion=FusionSettings("weighted", (0.3, 0.7))),
-    "english": HybridSettings(of=("bm25", "dense"), english_only=("dense",)),
+    "english": HybridSettings(of=("bm25", "dense"), other_languages=("bm25",)),
     "masstool": MASSTOOL,
     "blank-masstool": MassToolSettings(ann_above=10),
     "massive": HybridSettings(of=("bm25", "masstool")),

@@ -15,7 +15,7 @@ from retrievers.types import Ranking, ranked
 
 A = Ranking(("a", "b", "c"), (0.9, 0.8, 0.1))
 B = Ranking(("c", "d"), (12.0, 3.0))
-METHODS = ["interleave", "rrf", "max", "weighted"]
+METHODS = ["interleave", "rrf", "max", "weighted", "add"]
 rankings = st.lists(
     st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 20), max_size=8).map(lambda d: ranked(d.items(), 8)),
     max_size=4,
@@ -88,6 +88,7 @@ class _Scored(_Fixed):
         ((_Scored(A, 1.0), _Scored(B, 1.0)), None, fuse([A, B], 3, FusionSettings())),  # two encoders
         ((_Fixed(A), _Scored(B, 10.0)), None, fuse([A, B], 3, FusionSettings())),
         ((_Scored(A, 1.0), _Scored(B, 10.0)), FusionSettings("max"), fuse([A, B], 3, FusionSettings("max"))),
+        ((_Scored(A, 1.0), _Scored(B, 1.0)), FusionSettings("add", (1.0, 0.5)), add_scores([A, B], 3, (1.0, 2.0))),
     ],
 )
 def test_a_hybrid_adds_scores_that_compare(
@@ -96,6 +97,11 @@ def test_a_hybrid_adds_scores_that_compare(
     hybrid = Hybrid({"one": parts[0], "other": parts[1]}, fusion, "")
     [ranking] = hybrid.search(["q"], 3)
     assert (ranking.ids, ranking.scores) == (expected.ids, expected.scores)
+
+
+def test_ranks_cannot_be_added_to_scores() -> None:
+    with pytest.raises(BadInput, match="add takes scores of bm25, dense and milvus; learned has others"):
+        Hybrid({"bm25": _Scored(A, 75.0), "learned": _Fixed(B)}, FusionSettings("add"), "")
 
 
 def test_weights_decide() -> None:

@@ -22,7 +22,7 @@ try:
     from sentencepiece import SentencePieceProcessor
 except ModuleNotFoundError as error:
     raise ModelMissing(
-        "the multilingual encoder needs sentencepiece; run `pip install 'toolrewrite[multilingual]'`"
+        "the multilingual encoder needs sentencepiece; run `pip install 'toolrewrite[bundled]'`"
     ) from error
 
 PIECES, WIDTH, CHANNELS = 128_010, 512, 256

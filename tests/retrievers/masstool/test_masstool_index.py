@@ -184,5 +184,5 @@ def test_a_large_pool_is_searched_by_a_graph_alike(
     pool.use_graph(graph)
     near = pool.nearest(queries, 5)
     assert torch.equal(near.rows, exact.rows)
-    assert torch.allclose(near.cosines, exact.cosines, atol=2e-5)
+    assert torch.allclose(near.cosines, exact.cosines, atol=1e-3)  # its keys take 16 bits
     assert torch.equal(pool.nearest_but_copies(queries, 5, utterances).rows, without_copies.rows)
