@@ -11,6 +11,7 @@ from pipelines.context import make_context
 from pipelines.index.defaults import index_folder
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
+from pipelines.serve.calls.service import CallService
 from pipelines.serve.catalogue.admission import Admission
 from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
 from pipelines.serve.catalogue.live_index import LiveCatalogue
@@ -34,7 +35,7 @@ class Gateway:
         if config.traces:
             tracing.start()
         self.config, self.metrics = config, Metrics()
-        self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute)
+        self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute, config.access)
         self.rewriter = RewriterManager(config.rewriter, self.metrics, device) if config.rewriter else None
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
@@ -42,6 +43,7 @@ class Gateway:
         self.admission = Admission(self.catalogue, config.trust, config.quarantine)
         dispatcher = self.rewriter.dispatcher if self.rewriter else None
         self.service = SearchService(config, self.catalogue, self.metrics, dispatcher)
+        self.calls = CallService(config, self.catalogue, self.admission, self.metrics)
         self.feedback = _open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -54,12 +56,7 @@ class Gateway:
         self._tasks.append(asyncio.create_task(self.catalogue.follow()))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
-        if self.config.mcp:
-            from pipelines.serve.catalogue.mcp_sync import McpFollower
-
-            for source in self.config.mcp:
-                follower = McpFollower(source, self.config.imports, self.admission)
-                self._tasks.append(asyncio.create_task(follower.run()))
+        self._tasks += [asyncio.create_task(upstream.run()) for upstream in self.calls.upstreams.values()]
 
     async def stop(self) -> None:
         """Stop everything that was started; a running change of the catalogue is completed first."""

@@ -39,6 +39,12 @@ class Metrics:
         self.tools = gauge("tools", "Tools in the catalogue.")
         self.reloads = counter("reloads", "Newer versions loaded.", "what", "result")
         self.stale = gauge("catalogue_stale", "1: a newer catalogue cannot be loaded.")
+        self.calls = counter("calls", "Calls of tools.", "upstream", "outcome")
+        self.call_seconds = seconds("call_seconds", "Seconds per call of a tool.", "upstream")
+        self.upstream_up = gauge("upstream_up", "1: calls can be sent to this server.", "upstream")
+        self.upstream_starts = counter(
+            "upstream_starts", "Connections to this server; starts of a command.", "upstream"
+        )
         self.feedback = counter("feedback", "Feedback records kept.")
 
     def page(self) -> bytes:

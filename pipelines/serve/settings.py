@@ -10,12 +10,14 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval, Lt
 
 from pipelines.database.settings import DatabaseSettings
+from pipelines.serve.calls.settings import AccessRules, CallSettings
 from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.errors import BadInput
 from retrievers.trust.tiers import TrustSettings
 
-Scope = Literal["search", "write", "admin"]
-"""search: find tools. write: change the catalogue, give feedback. admin: routes that are off by default."""
+Scope = Literal["search", "call", "write", "admin"]
+"""search: find tools. call: call them. write: change the catalogue, give feedback. admin: routes that are off by
+default."""
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 
@@ -26,6 +28,8 @@ class KeySettings:
     name: str
     sha256: str
     scopes: tuple[Scope, ...] = ("search",)
+    access: AccessRules = field(default_factory=AccessRules)
+    """The tools that it may find and call."""
     per_minute: Annotated[int, Ge(0)] = 0
     """Utterances and changes per minute; 0: no limit."""
     concurrent: Annotated[int, Ge(0)] = 0
@@ -88,6 +92,12 @@ class McpSource:
     """Seconds between two looks at its list, for servers that send no notifications."""
     key_variable: str = ""
     """The environment variable with its API key."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that the command gets, such as those with its keys."""
+    seconds: Annotated[float, Gt(0)] = 60.0
+    """Time limit of a call."""
+    concurrent: Annotated[int, Ge(1)] = 64
+    """Calls at the same time; further ones are refused."""
 
     def __post_init__(self) -> None:
         if bool(self.url) == bool(self.command):
@@ -115,6 +125,8 @@ class ServeConfig:
     keys: tuple[KeySettings, ...] = ()
     anonymous: tuple[Scope, ...] = ()
     """Scopes of callers without a key."""
+    access: AccessRules = field(default_factory=AccessRules)
+    """The tools that callers without a key, and the client of `rewrite-serve mcp`, may find and call."""
     admin: bool = False
     """Turns the admin routes on."""
     page: bool = True
@@ -140,6 +152,8 @@ class ServeConfig:
     imports: ImportRules = field(default_factory=ImportRules)
     mcp: tuple[McpSource, ...] = ()
     """MCP servers whose tools are kept in the catalogue."""
+    calls: CallSettings = field(default_factory=CallSettings)
+    """Log of calls."""
     trust: TrustSettings = field(default_factory=lambda: TrustSettings(hold=()))
     """Trusted providers, and the checks that quarantine a tool; by default every provider and none."""
     quarantine: str = ""

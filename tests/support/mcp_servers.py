@@ -45,9 +45,10 @@ class ToolShop:
 
 
 @contextmanager
-def over_http(shop: ToolShop) -> Iterator[str]:
-    """The URL of the shop."""
-    config = uvicorn.Config(shop.server.streamable_http_app(), port=0, log_level="critical", ws="none")
+def over_http(shop: ToolShop | Server[Any]) -> Iterator[str]:
+    """The URL of the shop, or of another server."""
+    app = shop.server if isinstance(shop, ToolShop) else shop
+    config = uvicorn.Config(app.streamable_http_app(), port=0, log_level="critical", ws="none")
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
