@@ -32,6 +32,8 @@ class Metrics:
         self.cache = counter("rewrite_cache", "Lookups in the cache of rewrites.", "result")
         self.refused = counter("refused", "Requests refused before any work.", "code")
         self.in_flight = gauge("in_flight", "Running requests.")
+        self.connections = gauge("connections", "Open connections.")
+        self.connections_closed = counter("connections_closed", "Connections closed by a limit.", "reason")
         self.waiting = gauge("searches_waiting", "Texts that wait for a search thread.")
         self.endpoint_up = gauge("model_up", "1: this endpoint has the rewriter.", "endpoint")
         self.breaker = gauge("model_left_alone", "1: the circuit breaker is not closed.", "endpoint")

@@ -67,6 +67,23 @@ class RequestLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of connections, which anybody can open without a key."""
+
+    total: Annotated[int, Ge(1)] = 1024
+    """Connections at the same time; fewer if there are too few file handles. Further ones take the place of one that
+    waits, or else may only ask for health."""
+    per_address: Annotated[int, Ge(1)] = 256
+    """The same for one address (IPv6: 64 bits of it); a proxy in front is one address."""
+    header_seconds: Annotated[float, Gt(0)] = 10.0
+    """Seconds for a request's headers to arrive."""
+    idle_seconds: Annotated[float, Gt(0)] = 5.0
+    """Seconds that a connection may wait for its next request."""
+    stall_seconds: Annotated[float, Gt(0)] = 20.0
+    """Seconds in which a caller must take some of its answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ImportRules:
     """Rules for catalogues and MCP servers that are fetched over HTTP."""
 
@@ -138,6 +155,7 @@ class ServeConfig:
     max_deadline_ms: Annotated[int, Ge(1)] = 30_000
     """The longest deadline that a request may set."""
     limits: RequestLimits = field(default_factory=RequestLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     workers: Annotated[int, Ge(1)] = 2
     """Search threads."""
     detection_threshold: Annotated[float, Interval(ge=0, le=1)] | None = None
