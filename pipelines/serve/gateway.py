@@ -40,7 +40,9 @@ class Gateway:
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
         self.catalogue.current.search.check_min_score(config.min_score)
-        self.admission = Admission(self.catalogue, config.trust, config.quarantine)
+        self.admission = Admission(
+            self.catalogue, config.trust, config.quarantine, [source.name for source in config.mcp]
+        )
         dispatcher = self.rewriter.dispatcher if self.rewriter else None
         self.service = SearchService(config, self.catalogue, self.metrics, dispatcher)
         self.calls = CallService(config, self.catalogue, self.admission, self.metrics)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH, ToolSearch
 from pipelines.serve.batcher import Batcher
+from pipelines.serve.catalogue.checks import TRUST_ALL
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
@@ -61,7 +62,7 @@ class SearchService:
         """`dispatcher`: None without a rewriter."""
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
         self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
-        self._dispatcher, self._trust = dispatcher, config.trust
+        self._dispatcher, self._trust = dispatcher, config.trust or TRUST_ALL
         threshold = config.detection_threshold
         self._threshold = default_threshold(config.index) if threshold is None else threshold
         self._line_seconds = 0.02

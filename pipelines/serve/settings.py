@@ -172,8 +172,9 @@ class ServeConfig:
     """MCP servers whose tools are kept in the catalogue."""
     calls: CallSettings = field(default_factory=CallSettings)
     """Log of calls."""
-    trust: TrustSettings = field(default_factory=lambda: TrustSettings(hold=()))
-    """Trusted providers, and the checks that quarantine a tool; by default every provider and none."""
+    trust: TrustSettings | None = None
+    """Trusted providers, and the checks that quarantine a tool; None: every provider but followed MCP servers, whose
+    tools wait if they fail a check."""
     quarantine: str = ""
     """The folder for tools that wait for an admin's approval; empty: they are lost at a restart."""
     watch_seconds: Annotated[float, Ge(0)] = 2.0

@@ -28,8 +28,8 @@ log = logging.getLogger("rewrite-serve")
 class ToolTarget(Protocol):
     """The catalogue that a server's tools go into."""
 
-    async def put(self, tools: Sequence[Tool]) -> object:
-        """Add or replace tools."""
+    async def put(self, tools: Sequence[Tool], source: str) -> object:
+        """Add or replace the tools of a server."""
         ...
 
     def tools_of(self, provider: str) -> list[str]:
@@ -96,7 +96,7 @@ class McpFollower:
             return
         removed = set(self._catalogue.tools_of(self._source.name)) - {tool.id for tool in tools}
         try:
-            await self._catalogue.put(tools)
+            await self._catalogue.put(tools, self._source.name)
             if removed:
                 await self._catalogue.remove(sorted(removed))
         except Refusal as refusal:  # the catalogue cannot be changed now: the next poll tries again
