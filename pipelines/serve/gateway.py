@@ -68,6 +68,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.rewriter is not None:
             await self.rewriter.close()
+        await self.calls.close()
         self.service.batcher.close()
         await asyncio.to_thread(self.catalogue.close)
 

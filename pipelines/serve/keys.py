@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.settings import KeySettings, Scope
+from retrievers.types import Tool
 
 _KEY = re.compile(r"trw_[A-Za-z0-9_-]{43}")
 
@@ -65,6 +66,9 @@ class Caller:
         if self._tokens < wanted:
             raise overloaded(f"{self.name} may send {self.per_minute} per minute", (wanted - self._tokens) / rate)
         self._tokens -= wanted
+
+    def may_find(self, tool: Tool) -> bool:
+        return self.access.may_find(tool.id, tool.provider)
 
     def enter(self) -> None:
         """Count a request that starts, or refuse it."""

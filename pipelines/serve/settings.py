@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval, Lt
 
 from pipelines.database.settings import DatabaseSettings
-from pipelines.serve.calls.settings import AccessRules, CallSettings
+from pipelines.serve.calls.settings import AccessRules, ApiSource, CallSettings
 from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.errors import BadInput
 from retrievers.trust.tiers import TrustSettings
@@ -170,6 +170,8 @@ class ServeConfig:
     imports: ImportRules = field(default_factory=ImportRules)
     mcp: tuple[McpSource, ...] = ()
     """MCP servers whose tools are kept in the catalogue."""
+    apis: tuple[ApiSource, ...] = ()
+    """HTTP APIs whose tools can be called."""
     calls: CallSettings = field(default_factory=CallSettings)
     """Log of calls."""
     trust: TrustSettings | None = None
@@ -196,7 +198,8 @@ class ServeConfig:
             )
         if self.deadline_ms > self.max_deadline_ms:
             raise BadInput(f"at most max_deadline_ms ({self.max_deadline_ms}), got {self.deadline_ms}", "deadline_ms")
-        for names, key in (([item.name for item in self.keys], "keys"), ([item.name for item in self.mcp], "mcp")):
+        callable_names = [item.name for item in self.mcp] + [item.provider for item in self.apis]
+        for names, key in (([item.name for item in self.keys], "keys"), (callable_names, "mcp")):
             if twice := [name for name in names if names.count(name) > 1]:
                 raise BadInput(f"the name {twice[0]!r} is used twice", key)
         if not all(source.name for source in self.mcp):

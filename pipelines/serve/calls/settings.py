@@ -6,6 +6,11 @@ import re
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from retrievers.errors import BadInput
 
 ALL = ("*",)
 
@@ -36,6 +41,9 @@ class AccessRules:
         return _matches(self.destructive, tool_id, provider)
 
 
+ANY_TOOL = AccessRules()
+
+
 @dataclass(frozen=True, slots=True)
 class CallSettings:
     """Logging of searches and calls."""
@@ -46,6 +54,28 @@ class CallSettings:
     """Also write the arguments of calls to it."""
     log_queries: bool = False
     """Also write the queries of searches to it, so that `rewrite-train renew` can learn from calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSource:
+    """An HTTP API whose tools, from its OpenAPI document, can be called."""
+
+    provider: str
+    """The provider of its tools: the document's title, unless the catalogue names another."""
+    url: str
+    """The address that the tools' paths are appended to; no other host is called."""
+    key_variable: str = ""
+    """The environment variable with its credentials; the document says how they are sent. `USER:PASSWORD` for basic."""
+    seconds: Annotated[float, Gt(0)] = 30.0
+    """Time limit of a call."""
+    concurrent: Annotated[int, Ge(1)] = 64
+    """Calls at the same time; further ones are refused."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"https?://[^/@?#\s]+(/[^?#\s]*)?", self.url):
+            raise BadInput(
+                f"give an address like https://api.example.com/v1, without a password, got {self.url!r}", "url"
+            )
 
 
 @lru_cache(maxsize=1024)

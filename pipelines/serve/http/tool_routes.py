@@ -17,6 +17,7 @@ from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
+from pipelines.serve.results import may_find_in
 from pipelines.serve.schemas import tools as schemas
 from pipelines.serve.schemas.server import ModelsResponse
 from pipelines.serve.settings import McpSource
@@ -44,6 +45,8 @@ async def list_tools(
     caller.charge("search")
     snapshot = gateway.catalogue.current
     ids = await asyncio.to_thread(lambda: snapshot.ids)
+    if not caller.access.finds_all:
+        ids = list(filter(may_find_in(snapshot, caller.access), ids))
     if provider is not None or category is not None:
         labels = await asyncio.to_thread(lambda: snapshot.labels)
         wanted = [None if label is None else label.casefold() for label in (provider, category)]
@@ -69,7 +72,7 @@ async def get_tool(tool_id: ToolId, gateway: GatewayDep, caller: CallerDep) -> R
     """Get one tool."""
     caller.charge("search")
     tools = gateway.catalogue.current.index.tools
-    if tool_id not in tools:
+    if tool_id not in tools or not caller.may_find(tools[tool_id]):
         raise Refusal(404, "not_found", "there is no tool with this id")
     return reply(tool_out(tools[tool_id]))
 

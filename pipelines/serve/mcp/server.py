@@ -144,7 +144,7 @@ async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: Contex
     check_query(gateway, caller, "search", body.query, body.k)
     filters = Filters(provider=body.provider, category=body.category)
     response = await gateway.service.search(
-        SearchRequest(utterance=body.query, k=body.k, filters=filters, min_score=body.min_score)
+        SearchRequest(utterance=body.query, k=body.k, filters=filters, min_score=body.min_score), caller.access
     )
     [result] = response.results
     message = result.nothing_fits.message if result.nothing_fits else None
@@ -158,7 +158,7 @@ async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: Contex
 async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: Context) -> types.CallToolResult:
     caller.charge("search")
     tools = gateway.catalogue.current.index.tools
-    if body.id not in tools:
+    if body.id not in tools or not caller.may_find(tools[body.id]):
         raise Refusal(404, "not_found", "there is no tool with this id; take one from search_tools")
     tool = tools[body.id]
     call = json.loads(tool.call) if tool.call else None

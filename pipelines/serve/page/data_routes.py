@@ -21,6 +21,7 @@ from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
 from pipelines.serve.http.tool_routes import tool_out
+from pipelines.serve.keys import Caller
 from pipelines.serve.page import schemas
 from pipelines.serve.page.assets import REPORT_POLICY
 from pipelines.serve.schemas.tools import FlaggedTool
@@ -63,6 +64,8 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
     """List providers and categories."""
     caller.charge("search")
     snapshot = gateway.catalogue.current
+    if not caller.access.finds_all:
+        return reply(await asyncio.to_thread(_count_labels, snapshot, caller))
     if snapshot not in _labels:
         _labels[snapshot] = await asyncio.to_thread(_count_labels, snapshot)
     return reply(_labels[snapshot])
@@ -136,8 +139,9 @@ async def get_report(
     return Response(data, headers=headers, media_type="text/html; charset=utf-8")
 
 
-def _count_labels(snapshot: Snapshot) -> schemas.LabelsResponse:
-    tools = list(snapshot.index.tools.values())
+def _count_labels(snapshot: Snapshot, caller: Caller | None = None) -> schemas.LabelsResponse:
+    """Labels of all tools, or of those that a caller may find."""
+    tools = [tool for tool in snapshot.index.tools.values() if caller is None or caller.may_find(tool)]
     counts = Counter(tool.provider for tool in tools), Counter(tool.category for tool in tools)
     providers, categories = (
         [
