@@ -49,12 +49,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 class ChildProcess:
     """A process that talks over standard input and output."""
 
-    def __init__(self, command: list[str], new_session: bool = False, **environment: str) -> None:
-        """`new_session`: a scheduler that shares time by sessions does not count it with us."""
+    def __init__(self, command: list[str], new_session: bool = False, root: Path = ROOT, **environment: str) -> None:
+        """`new_session`: a scheduler that shares time by sessions does not count it with us. `root`: whose code."""
         self.process = subprocess.Popen(
             command,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
+            cwd=root,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root), **environment},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,13 +79,17 @@ class ChildProcess:
 class GatewayProcess(ChildProcess):
     """`rewrite-serve` with a config."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], spans: Path | None = None) -> None:
-        """`spans`: the file for the retriever's working times."""
+    def __init__(
+        self, folder: Path, config: dict[str, Any], spans: Path | None = None, root: Path = ROOT, handles: int = 0
+    ) -> None:
+        """`spans`: the file for the retriever's working times. `root`: whose code runs. `handles`: file handles that it
+        may have; 0: as many as we have."""
         path = folder / f"serve-{time.monotonic_ns()}.yaml"
         path.write_text(yaml.safe_dump({"port": 0, "anonymous": ["search", "write"], **config}))
         code = "import sys; from pipelines.cli.main import serve; sys.exit(serve(sys.argv[1:]))"
         watched = [str(Path(__file__).with_name("serve_watch.py")), "serve", str(spans)]
-        super().__init__([sys.executable, *(watched if spans else ("-c", code)), str(path)])
+        command = [sys.executable, *(watched if spans else ("-c", code)), str(path)]
+        super().__init__(["prlimit", f"--nofile={handles}", *command] if handles else command, root=root)
         line = self.read_line()
         if "http://" not in line:
             sys.exit("the gateway does not start; is there an index? rewrite-index build configs/index/sample.yaml")

@@ -11,6 +11,7 @@ from retrievers.errors import (
     ModelMissing,
     OutOfDisk,
     OutOfMemory,
+    ReadOnlyDisk,
 )
 from rewrite.errors import BackendDown, Interrupted, RewriteError
 
@@ -22,6 +23,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     ModelMismatch: 2,
     OutOfDisk: 2,
     OutOfMemory: 2,
+    ReadOnlyDisk: 2,
     RewriteError: 2,
     IndexBusy: 1,
     BackendDown: 1,

@@ -31,6 +31,10 @@ class OutOfDisk(OSError):
     """The disk, the quota or the file size limit is exhausted; existing files are untouched."""
 
 
+class ReadOnlyDisk(OSError):
+    """A folder cannot be written: a read-only disk, or one of another user; existing files are untouched."""
+
+
 class OutOfMemory(MemoryError):
     """A GPU or the machine has no memory left for a model; the message names the way out."""
 

@@ -17,17 +17,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import numpy as np
 
-from retrievers.errors import BadInput, IndexBroken, IndexBusy, OutOfDisk
+from retrievers.errors import BadInput, IndexBroken, IndexBusy, OutOfDisk, ReadOnlyDisk
 
 PART = ".part-"
 LOCK = ".lock"
 _NAMES = re.compile(r"[\w-]+-[0-9a-f]{16}\.(npy|jsonl)|[\w-]+-model-[0-9a-f]{16}")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,17 @@ class Entry:
     file: str
     bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        """Refuse a path that leaves the index's folder: the manifest may come from anywhere."""
+        if not is_confined(self.file):
+            raise IndexBroken(f"the manifest names {self.file!r}, a file outside of the index; build the index again")
+
+
+def is_confined(path: str) -> bool:
+    """True for a relative path below its folder."""
+    pure = PurePosixPath(path)
+    return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and not {"\\", "\0"} & set(path)
 
 
 class _HashingStream:
@@ -55,13 +67,18 @@ class _HashingStream:
 
 @contextmanager
 def disk_room(folder: Path) -> Iterator[None]:
-    """Raise OutOfDisk for "no space left", "quota exceeded" and "file too large"."""
+    """Raise OutOfDisk for "no space left", "quota exceeded" and "file too large", ReadOnlyDisk where writing fails."""
     try:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise OutOfDisk(
                 f"no room left to write in {folder} ({os.strerror(error.errno)}); nothing was changed"
+            ) from error
+        if error.errno in _READ_ONLY and not isinstance(error, ReadOnlyDisk):
+            raise ReadOnlyDisk(
+                f"{folder} cannot be written ({os.strerror(error.errno)}); nothing was changed. Make it writable, or "
+                "name another folder"
             ) from error
         raise
 
@@ -143,6 +160,8 @@ def hash_of(path: Path) -> str:
 def check(folder: Path, entry: Entry) -> Path:
     """The path of an entry, once its bytes are checked: about 0.1 s for 100 MB."""
     path = folder / entry.file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise IndexBroken(f"{path} is a link out of the index; build the index again")
     size = path.stat().st_size
     if size != entry.bytes:
         raise IndexBroken(f"{path} has {size} bytes, not {entry.bytes} as in the manifest; build the index again")
@@ -153,7 +172,13 @@ def check(folder: Path, entry: Entry) -> Path:
 
 def get_array(folder: Path, entry: Entry) -> np.ndarray:
     """Map an array into memory, read-only."""
-    array: np.ndarray = np.load(check(folder, entry), mmap_mode="r", allow_pickle=False)
+    path = check(folder, entry)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise IndexBroken(f"{path} is not an array of numbers; build the index again") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise IndexBroken(f"{path} is not an array of numbers; build the index again")
     return array
 
 

@@ -32,7 +32,8 @@ class Tool:
     schema: str = ""
     """The arguments' JSON Schema as the source gave it; "" for none."""
     call: str = ""
-    """Method, server, path, places of the arguments and security as JSON; "": unknown. Not indexed."""
+    """JSON; "": unknown. Of an HTTP API: method, server, path, places of the arguments and security; of an MCP server:
+    its annotations. Not indexed."""
 
 
 class Hit(NamedTuple):

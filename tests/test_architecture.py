@@ -54,10 +54,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pipelines/serve": (
         "errors metrics tracing index_config",
-        "schemas batcher rewriter.settings",
+        "schemas batcher rewriter.settings calls.settings",
         "settings formats",
         "keys catalogue rewriter",
-        "results",
+        "results calls",
         "service",
         "gateway",
         "http",

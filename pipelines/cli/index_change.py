@@ -13,7 +13,7 @@ from pathlib import Path
 from pipelines import config as configs
 from pipelines.context import make_context
 from pipelines.data.dataset import load_dataset
-from pipelines.index.build import IndexConfig, build_index, read_tools
+from pipelines.index.build import IndexConfig, admit_tools, build_index, read_tools
 from pipelines.index.calibrate import calibrate_retriever
 from pipelines.index.defaults import index_folder
 from pipelines.index.takeover import refuse_takeover
@@ -41,7 +41,7 @@ def run_build(arguments: argparse.Namespace) -> int:
 
 def run_add(arguments: argparse.Namespace) -> int:
     sources = tuple(arguments.catalogue)
-    tools = read_tools(sources, arguments.format, providers_of(sources, arguments.provider))
+    tools = admit_tools(read_tools(sources, arguments.format, providers_of(sources, arguments.provider)))
     context = make_context(arguments.device, True)
     known = Index(arguments.index, context).tools
     if not arguments.replace:

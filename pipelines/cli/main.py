@@ -162,7 +162,7 @@ def serve_parser() -> argparse.ArgumentParser:
     key.add_argument(
         "--scope",
         action="append",
-        choices=["search", "write", "admin"],
+        choices=["search", "call", "write", "admin"],
         help="what its holder may do; may be repeated (search)",
     )
     mcp = parser.add_command(

@@ -17,6 +17,7 @@ from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
 from retrievers.kind import Context
+from retrievers.lint.limits import admit, listed_sentences
 from retrievers.progress import say
 from retrievers.registry import RetrieverSettings, check_names
 from retrievers.text import FIELDS
@@ -62,6 +63,18 @@ def read_tools(
     return read_catalogues(paths, format, providers, _report)
 
 
+def admit_tools(tools: Sequence[Tool]) -> list[Tool]:
+    """The tools within the limits. The others, and findings about those within, are reported on standard error."""
+    admissible = admit(tools)
+    if tools and not admissible.tools:
+        raise BadInput(f"no tool can be added: {admissible.refused[0]}")
+    for sentence in listed_sentences(admissible.refused):
+        _report(f"skipped: {sentence}")
+    for sentence in listed_sentences([finding.message for finding in admissible.findings]):
+        _report(f"flagged: {sentence}")
+    return admissible.tools
+
+
 def _report(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
 
@@ -77,6 +90,7 @@ def build_index(
     if tools is None:
         say(f"reading {', '.join(config.catalogue)}", context.show_progress)
         tools = read_tools(config.catalogue, config.format, config.providers)
+    tools = admit_tools(tools)
     build_folds(Path(config.index), tools, config.retrievers, context, config.text, wait)
     training = training_data(config.retrievers, config.text)
     return build(Path(config.index), tools, config.retrievers, context, config.text, wait, training, resume)

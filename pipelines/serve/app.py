@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http import quarantine_routes, routes, tool_routes
+from pipelines.serve.http import call_routes, quarantine_routes, routes, tool_routes
 from pipelines.serve.http.guard import App, Guard, error_body, refusal_headers
 from pipelines.serve.mcp.server import McpRoute
 from pipelines.serve.page import data_routes
@@ -55,11 +55,11 @@ def make_app(gateway: Gateway) -> App:
         generate_unique_id_function=lambda route: route.name,
     )
     api.state.gateway = gateway
-    routers = [routes.router, tool_routes.router]
+    routers = [routes.router, tool_routes.router, call_routes.router]
     if config.page:
         routers += [page_routes.router, data_routes.router]
     if config.admin:
-        routers += [tool_routes.admin, quarantine_routes.admin]
+        routers += [tool_routes.admin, quarantine_routes.admin, call_routes.admin]
     for router in routers:
         api.include_router(router)
     api.router.routes.append(mcp.route)

@@ -11,6 +11,7 @@ from pipelines.context import make_context
 from pipelines.index.defaults import index_folder
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
+from pipelines.serve.calls.service import CallService
 from pipelines.serve.catalogue.admission import Admission
 from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
 from pipelines.serve.catalogue.live_index import LiveCatalogue
@@ -34,14 +35,17 @@ class Gateway:
         if config.traces:
             tracing.start()
         self.config, self.metrics = config, Metrics()
-        self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute)
+        self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute, config.access)
         self.rewriter = RewriterManager(config.rewriter, self.metrics, device) if config.rewriter else None
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
         self.catalogue.current.search.check_min_score(config.min_score)
-        self.admission = Admission(self.catalogue, config.trust, config.quarantine)
+        self.admission = Admission(
+            self.catalogue, config.trust, config.quarantine, [source.name for source in config.mcp]
+        )
         dispatcher = self.rewriter.dispatcher if self.rewriter else None
         self.service = SearchService(config, self.catalogue, self.metrics, dispatcher)
+        self.calls = CallService(config, self.catalogue, self.admission, self.metrics)
         self.feedback = _open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -54,12 +58,7 @@ class Gateway:
         self._tasks.append(asyncio.create_task(self.catalogue.follow()))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
-        if self.config.mcp:
-            from pipelines.serve.catalogue.mcp_sync import McpFollower
-
-            for source in self.config.mcp:
-                follower = McpFollower(source, self.config.imports, self.admission)
-                self._tasks.append(asyncio.create_task(follower.run()))
+        self._tasks += [asyncio.create_task(upstream.run()) for upstream in self.calls.upstreams.values()]
 
     async def stop(self) -> None:
         """Stop everything that was started; a running change of the catalogue is completed first."""
@@ -69,6 +68,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.rewriter is not None:
             await self.rewriter.close()
+        await self.calls.close()
         self.service.batcher.close()
         await asyncio.to_thread(self.catalogue.close)
 

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.settings import KeySettings, Scope
+from retrievers.types import Tool
 
 _KEY = re.compile(r"trw_[A-Za-z0-9_-]{43}")
 
@@ -38,6 +40,7 @@ class Caller:
     scopes: frozenset[str]
     per_minute: int = 0
     concurrent: int = 0
+    access: AccessRules = field(default_factory=AccessRules)
     clock: Callable[[], float] = time.monotonic
     _tokens: float = field(init=False)
     _seen: float = field(init=False)
@@ -64,6 +67,9 @@ class Caller:
             raise overloaded(f"{self.name} may send {self.per_minute} per minute", (wanted - self._tokens) / rate)
         self._tokens -= wanted
 
+    def may_find(self, tool: Tool) -> bool:
+        return self.access.may_find(tool.id, tool.provider)
+
     def enter(self) -> None:
         """Count a request that starts, or refuse it."""
         if self.concurrent and self._running >= self.concurrent:
@@ -77,12 +83,22 @@ class Caller:
 class Gate:
     """Recognizes callers by their keys."""
 
-    def __init__(self, keys: Sequence[KeySettings], anonymous: Sequence[Scope], anonymous_per_minute: int = 0) -> None:
+    def __init__(
+        self,
+        keys: Sequence[KeySettings],
+        anonymous: Sequence[Scope],
+        anonymous_per_minute: int = 0,
+        access: AccessRules | None = None,
+    ) -> None:
+        """`access`: of callers without a key."""
         self._callers = [
-            (key.sha256.encode(), Caller(key.name, frozenset(key.scopes), key.per_minute, key.concurrent))
+            (key.sha256.encode(), Caller(key.name, frozenset(key.scopes), key.per_minute, key.concurrent, key.access))
             for key in keys
         ]
-        self._anonymous = Caller("anonymous", frozenset(anonymous), anonymous_per_minute) if anonymous else None
+        self._anonymous: Caller | None = None
+        if anonymous:
+            rules = access or AccessRules()
+            self._anonymous = Caller("anonymous", frozenset(anonymous), anonymous_per_minute, access=rules)
 
     def admit(self, authorization: str | None, api_key: str | None) -> Caller:
         """The caller of a request with these headers, or a 401."""

@@ -32,6 +32,8 @@ class Metrics:
         self.cache = counter("rewrite_cache", "Lookups in the cache of rewrites.", "result")
         self.refused = counter("refused", "Requests refused before any work.", "code")
         self.in_flight = gauge("in_flight", "Running requests.")
+        self.connections = gauge("connections", "Open connections.")
+        self.connections_closed = counter("connections_closed", "Connections closed by a limit.", "reason")
         self.waiting = gauge("searches_waiting", "Texts that wait for a search thread.")
         self.endpoint_up = gauge("model_up", "1: this endpoint has the rewriter.", "endpoint")
         self.breaker = gauge("model_left_alone", "1: the circuit breaker is not closed.", "endpoint")
@@ -39,6 +41,12 @@ class Metrics:
         self.tools = gauge("tools", "Tools in the catalogue.")
         self.reloads = counter("reloads", "Newer versions loaded.", "what", "result")
         self.stale = gauge("catalogue_stale", "1: a newer catalogue cannot be loaded.")
+        self.calls = counter("calls", "Calls of tools.", "upstream", "outcome")
+        self.call_seconds = seconds("call_seconds", "Seconds per call of a tool.", "upstream")
+        self.upstream_up = gauge("upstream_up", "1: calls can be sent to this server.", "upstream")
+        self.upstream_starts = counter(
+            "upstream_starts", "Connections to this server; starts of a command.", "upstream"
+        )
         self.feedback = counter("feedback", "Feedback records kept.")
 
     def page(self) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from pipelines.calibration import FittingTools
+from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.schemas.search import Filters, FoundTool, ListRank, NothingFitsOut
@@ -35,17 +36,25 @@ class Timings:
         return {stage: round(1000 * seconds, 3) for stage, seconds in self.stages.items()}
 
 
-async def make_filter(filters: Filters | None, snapshot: Snapshot) -> ToolFilter | None:
-    """The test that a tool must pass; None allows all tools."""
+async def make_filter(filters: Filters | None, snapshot: Snapshot, access: AccessRules) -> ToolFilter | None:
+    """The test of the request's filters and of the caller's rights that a tool must pass; None allows all."""
+    may_find = None if access.finds_all else may_find_in(snapshot, access)
     if filters is None or not (filters.provider or filters.category):
-        return None
+        return may_find
     labels = await asyncio.to_thread(lambda: snapshot.labels)  # the first time this reads every tool
     wanted = [{label.casefold() for label in names} for names in (filters.provider, filters.category)]
 
     def is_allowed(tool: ToolId) -> bool:
-        return all(not names or label in names for label, names in zip(labels[tool], wanted, strict=True))
+        fits = all(not names or label in names for label, names in zip(labels[tool], wanted, strict=True))
+        return fits and (may_find is None or may_find(tool))
 
     return is_allowed
+
+
+def may_find_in(snapshot: Snapshot, access: AccessRules) -> ToolFilter:
+    """The test that a caller may find a tool."""
+    tools = snapshot.index.tools
+    return lambda tool: access.may_find(tool, tools[tool].provider)
 
 
 def keep_allowed(ranking: Ranking, is_allowed: ToolFilter) -> Ranking:

@@ -11,6 +11,7 @@ import uvicorn
 
 from pipelines.serve.app import make_app
 from pipelines.serve.gateway import Gateway
+from pipelines.serve.http.connections import ConnectionTable, make_protocol
 from pipelines.serve.settings import ServeConfig
 from retrievers.errors import BadInput
 
@@ -20,6 +21,8 @@ ENGINES = {
     "transformers": "transformers, in this process",
     "rules": "rules",
 }
+SWEEP_TICKS = 5
+"""A tick of uvicorn is a tenth of a second."""
 
 
 class Server(uvicorn.Server):
@@ -27,8 +30,11 @@ class Server(uvicorn.Server):
 
     def __init__(self, gateway: Gateway) -> None:
         config = gateway.config
+        self._table = ConnectionTable(config.connections, gateway.metrics)
         settings = uvicorn.Config(
             make_app(gateway),
+            http=make_protocol(self._table),
+            timeout_keep_alive=config.connections.idle_seconds,  # type: ignore[arg-type]  # any number will do
             host=config.host,
             port=config.port,
             access_log=False,  # the guard writes its own, without the users' words
@@ -59,6 +65,12 @@ class Server(uvicorn.Server):
                 f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {catalogue.retriever}, "
                 f"fingerprint {index.fingerprint}, {engine}"
             )
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections that take too long, twice per second."""
+        if counter % SWEEP_TICKS == 0:
+            self._table.sweep()
+        return await super().on_tick(counter)
 
     def announce(self, line: str) -> None:
         """Show the line; a command prints it."""

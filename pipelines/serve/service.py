@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH, ToolSearch
 from pipelines.serve.batcher import Batcher
+from pipelines.serve.calls.settings import ANY_TOOL, AccessRules
+from pipelines.serve.catalogue.checks import TRUST_ALL
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
@@ -61,21 +63,21 @@ class SearchService:
         """`dispatcher`: None without a rewriter."""
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
         self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
-        self._dispatcher, self._trust = dispatcher, config.trust
+        self._dispatcher, self._trust = dispatcher, config.trust or TRUST_ALL
         threshold = config.detection_threshold
         self._threshold = default_threshold(config.index) if threshold is None else threshold
         self._line_seconds = 0.02
         """Moving average of the time to search a rewrite's lines."""
         self._builders: dict[str, tuple[Snapshot, DefinitionBuilder]] = {}
 
-    async def search(self, request: schemas.SearchRequest) -> schemas.SearchResponse:
+    async def search(self, request: schemas.SearchRequest, access: AccessRules = ANY_TOOL) -> schemas.SearchResponse:
         """Rank tools for each utterance. If the rewriter fails, the ranking is the raw one."""
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         state = self._begin(request.deadline_ms, with_rewriter=request.rewrite != "off")
         if request.min_score is not None and not state.snapshot.search.is_calibrated:
             message = "min_score needs a calibrated retriever; this server's operator can run `rewrite-index calibrate`"
             raise Refusal(422, "not_calibrated", message)
-        state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot))
+        state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot, access))
         not_asked = self._not_asked(request.rewrite, state.loaded)
         raw = [asyncio.ensure_future(self._search_raw(state, utterance)) for utterance in utterances]
         try:
@@ -94,12 +96,13 @@ class SearchService:
             timings_ms=state.timings.finish(self._metrics),
         )
 
-    async def rewrite(self, request: schemas.RewriteBody) -> schemas.RewriteResponse:
+    async def rewrite(self, request: schemas.RewriteBody, access: AccessRules = ANY_TOOL) -> schemas.RewriteResponse:
         """Rewrite without a search; a template that shows tools gets those of the raw search."""
         if self._dispatcher is None:
             raise Refusal(404, "no_rewriter", "this server has no rewriter")
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         state = self._begin(request.deadline_ms)
+        state = replace(state, is_allowed=await make_filter(None, state.snapshot, access))
 
         async def rewrite_one(utterance: str) -> schemas.RewriteResult:
             try:

@@ -10,12 +10,14 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval, Lt
 
 from pipelines.database.settings import DatabaseSettings
+from pipelines.serve.calls.settings import AccessRules, ApiSource, CallSettings
 from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.errors import BadInput
 from retrievers.trust.tiers import TrustSettings
 
-Scope = Literal["search", "write", "admin"]
-"""search: find tools. write: change the catalogue, give feedback. admin: routes that are off by default."""
+Scope = Literal["search", "call", "write", "admin"]
+"""search: find tools. call: call them. write: change the catalogue, give feedback. admin: routes that are off by
+default."""
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 
@@ -26,6 +28,8 @@ class KeySettings:
     name: str
     sha256: str
     scopes: tuple[Scope, ...] = ("search",)
+    access: AccessRules = field(default_factory=AccessRules)
+    """The tools that it may find and call."""
     per_minute: Annotated[int, Ge(0)] = 0
     """Utterances and changes per minute; 0: no limit."""
     concurrent: Annotated[int, Ge(0)] = 0
@@ -63,6 +67,23 @@ class RequestLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of connections, which anybody can open without a key."""
+
+    total: Annotated[int, Ge(1)] = 1024
+    """Connections at the same time; fewer if there are too few file handles. Further ones take the place of one that
+    waits, or else may only ask for health."""
+    per_address: Annotated[int, Ge(1)] = 256
+    """The same for one address (IPv6: 64 bits of it); a proxy in front is one address."""
+    header_seconds: Annotated[float, Gt(0)] = 10.0
+    """Seconds for a request's headers to arrive."""
+    idle_seconds: Annotated[float, Gt(0)] = 5.0
+    """Seconds that a connection may wait for its next request."""
+    stall_seconds: Annotated[float, Gt(0)] = 20.0
+    """Seconds in which a caller must take some of its answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ImportRules:
     """Rules for catalogues and MCP servers that are fetched over HTTP."""
 
@@ -88,6 +109,12 @@ class McpSource:
     """Seconds between two looks at its list, for servers that send no notifications."""
     key_variable: str = ""
     """The environment variable with its API key."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that the command gets, such as those with its keys."""
+    seconds: Annotated[float, Gt(0)] = 60.0
+    """Time limit of a call."""
+    concurrent: Annotated[int, Ge(1)] = 64
+    """Calls at the same time; further ones are refused."""
 
     def __post_init__(self) -> None:
         if bool(self.url) == bool(self.command):
@@ -115,6 +142,8 @@ class ServeConfig:
     keys: tuple[KeySettings, ...] = ()
     anonymous: tuple[Scope, ...] = ()
     """Scopes of callers without a key."""
+    access: AccessRules = field(default_factory=AccessRules)
+    """The tools that callers without a key, and the client of `rewrite-serve mcp`, may find and call."""
     admin: bool = False
     """Turns the admin routes on."""
     page: bool = True
@@ -126,6 +155,7 @@ class ServeConfig:
     max_deadline_ms: Annotated[int, Ge(1)] = 30_000
     """The longest deadline that a request may set."""
     limits: RequestLimits = field(default_factory=RequestLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     workers: Annotated[int, Ge(1)] = 2
     """Search threads."""
     detection_threshold: Annotated[float, Interval(ge=0, le=1)] | None = None
@@ -140,8 +170,13 @@ class ServeConfig:
     imports: ImportRules = field(default_factory=ImportRules)
     mcp: tuple[McpSource, ...] = ()
     """MCP servers whose tools are kept in the catalogue."""
-    trust: TrustSettings = field(default_factory=lambda: TrustSettings(hold=()))
-    """Trusted providers, and the checks that quarantine a tool; by default every provider and none."""
+    apis: tuple[ApiSource, ...] = ()
+    """HTTP APIs whose tools can be called."""
+    calls: CallSettings = field(default_factory=CallSettings)
+    """Log of calls."""
+    trust: TrustSettings | None = None
+    """Trusted providers, and the checks that quarantine a tool; None: every provider but followed MCP servers, whose
+    tools wait if they fail a check."""
     quarantine: str = ""
     """The folder for tools that wait for an admin's approval; empty: they are lost at a restart."""
     watch_seconds: Annotated[float, Ge(0)] = 2.0
@@ -163,7 +198,8 @@ class ServeConfig:
             )
         if self.deadline_ms > self.max_deadline_ms:
             raise BadInput(f"at most max_deadline_ms ({self.max_deadline_ms}), got {self.deadline_ms}", "deadline_ms")
-        for names, key in (([item.name for item in self.keys], "keys"), ([item.name for item in self.mcp], "mcp")):
+        callable_names = [item.name for item in self.mcp] + [item.provider for item in self.apis]
+        for names, key in (([item.name for item in self.keys], "keys"), (callable_names, "mcp")):
             if twice := [name for name in names if names.count(name) > 1]:
                 raise BadInput(f"the name {twice[0]!r} is used twice", key)
         if not all(source.name for source in self.mcp):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from retrievers.catalogue.fields import name_at, object_at, text_at, text_or_nothing
 from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
+from retrievers.text import visible
 from retrievers.types import Parameter, Tool
 
 
@@ -36,12 +37,17 @@ def _tool(row: Mapping[str, object], location: str) -> Tool:
     providers = (text_or_nothing(metadata, key) for key in ("provider", "server", "tool"))
     return Tool(
         id=tool,
-        name=text_at(row, "title", location) or tool,
+        name=_title(text_at(row, "title", location)) or tool,
         description=text_at(row, "text", location),
         parameters=_parameters(metadata.get("parameters")),
         category=text_or_nothing(metadata, "category"),
         provider=next((provider for provider in providers if provider), ""),
     )
+
+
+def _title(text: str) -> str:
+    """A title as one line that a person can see: titles are written for people, and nothing is called by them."""
+    return " ".join(visible(text).split())
 
 
 def _parameters(value: object) -> tuple[Parameter, ...]:

@@ -15,6 +15,8 @@ from retrievers.catalogue.source import CatalogueSource
 from retrievers.errors import BadInput
 from retrievers.types import Tool
 
+_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
 
 def read(source: CatalogueSource) -> Iterator[tuple[str, Tool]]:
     """The tools of one answer or of a list of answers, with their locations."""
@@ -76,4 +78,12 @@ def tool_of(value: Mapping[str, object], location: str, server: str) -> Tool:
         parameters=parameters_of(schema, location),
         provider=server,
         schema=compact(schema),
+        call=_call(value.get("annotations")),
     )
+
+
+def _call(annotations: object) -> str:
+    """The server's hints about what a call does."""
+    given = annotations if isinstance(annotations, dict) else {}
+    hints = {key: value for key, value in given.items() if key in _HINTS and isinstance(value, bool)}
+    return compact({"annotations": hints}) if hints else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.errors import IndexBroken, IndexMissing
-from retrievers.files import PART, Entry, disk_room, sync_folder
+from retrievers.files import PART, Entry, disk_room, is_confined, sync_folder
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -50,6 +50,10 @@ class Part:
     """Files added to the retriever later, such as confirmed queries."""
     calibration: dict[str, Any] = field(default_factory=dict)
     """Calibration of its scores on labelled queries; empty: the one that ships, or none."""
+
+    def __post_init__(self) -> None:
+        if self.model and not is_confined(self.model):
+            raise IndexBroken(f"the manifest names {self.model!r}, a model outside of the index; build the index again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, live_mask, open_kinds, segment_tools
 from retrievers.index.segments import make_segment, mark_dead, merge_segments, needs_merge, show_existing_rows
 from retrievers.kind import Context, KeepsCodes, Kind, NeedsTools, Trainable
+from retrievers.lint.finding import quoted
+from retrievers.lint.limits import complaint
 from retrievers.progress import say
 from retrievers.registry import RetrieverSettings, check_names, make_kind, settings_to_json
 from retrievers.text import FIELDS, document
@@ -213,7 +215,7 @@ def calibrate(folder: Path, calibrations: Mapping[str, Calibration], wait: float
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
-    """Refuse an empty catalogue and duplicate ids."""
+    """Refuse an empty catalogue, duplicate ids, and tools beyond the limits."""
     if not tools:
         raise BadInput("the catalogue is empty; an index needs at least one tool")
     seen: set[ToolId] = set()
@@ -221,6 +223,8 @@ def check_tools(tools: Sequence[Tool]) -> None:
         if tool.id in seen:
             raise BadInput(f"the tool id {tool.id!r} is in the catalogue twice; ids must be unique")
         seen.add(tool.id)
+        if why := complaint(tool):
+            raise BadInput(f"the tool {quoted(tool.id)} cannot be stored: {why}")
 
 
 def as_stored(tool: Tool) -> Tool:

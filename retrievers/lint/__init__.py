@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from retrievers.errors import BadInput
-from retrievers.lint import alike, hidden, names, texts
-from retrievers.lint.finding import Finding, Severity
-from retrievers.lint.neighbours import Progress
+from retrievers.lint import hidden, names, texts
+from retrievers.lint.finding import Finding, Progress, Severity
 from retrievers.types import Tool
 
 __all__ = ["CHECKS", "SEVERITIES", "Finding", "Progress", "Severity", "lint", "summary"]
@@ -36,6 +35,8 @@ def lint(tools: Sequence[Tool], progress: Progress | None = None, *, similarity:
     `similarity` is the TF-IDF cosine from which on two tools are near-duplicates. `progress` is called with the rows
     done and all rows of the comparison, which takes most of the time.
     """
+    from retrievers.lint import alike  # scipy: other modules here are imported by every index
+
     if not 0 < similarity <= 1:
         raise BadInput(f"similarity must be above 0 and at most 1, got {similarity}; 0.9 is the default")
     tools = sorted(tools, key=lambda tool: tool.id)

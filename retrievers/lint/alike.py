@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievers.lint.finding import Finding, ids, listed, quoted
-from retrievers.lint.neighbours import Progress, neighbourhood, vectors
+from retrievers.lint.finding import Finding, Progress, ids, listed, quoted
+from retrievers.lint.neighbours import neighbourhood, vectors
 from retrievers.lint.texts import duplicate_key
 from retrievers.text import FIELDS, document, tokens
 from retrievers.types import Tool

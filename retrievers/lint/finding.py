@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from retrievers.text import clean
+from retrievers.text import clean, visible
 from retrievers.types import Tool, ToolId
 
 Severity = Literal["error", "warning", "hint"]
+Progress = Callable[[int, int], None]
+"""Takes the rows done and all rows."""
 
 _MAX_NAME = 80
 
@@ -29,7 +31,7 @@ class Finding:
 
 def quoted(value: str) -> str:
     """A name for a message: one line, printable, of bounded length."""
-    line = " ".join(clean(value).split())
+    line = " ".join(visible(clean(value)).split())
     return f"`{line if len(line) <= _MAX_NAME else line[: _MAX_NAME - 1] + '…'}`"
 
 

@@ -8,7 +8,7 @@ their norms, and pairs for which that matters are computed in full. Neighbours a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-Progress = Callable[[int, int], None]
-"""Called with (rows done, all rows) from time to time."""
+from retrievers.lint.finding import Progress
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]

@@ -22,6 +22,7 @@ class ToolShop:
 
     def __init__(self, *names: str) -> None:
         self.tools = {name: f"Does {name} for you." for name in names}
+        self.schemas: dict[str, dict[str, Any]] = {}
         self.bus = InMemorySubscriptionBus()
         self.asked = 0
         self._listed: list[tuple[str, str]] = []
@@ -34,8 +35,11 @@ class ToolShop:
         start = int(params.cursor) if params and params.cursor else 0
         if not start:  # what changes meanwhile changes nothing on the pages of one list
             self._listed = sorted(self.tools.items())
-        schema = {"type": "object", "properties": {"what": {"type": "string"}}}
-        every = [types.Tool(name=name, description=said, input_schema=schema) for name, said in self._listed]
+        usual = {"type": "object", "properties": {"what": {"type": "string"}}}
+        every = [
+            types.Tool(name=name, description=said, input_schema=self.schemas.get(name, usual))
+            for name, said in self._listed
+        ]
         more = str(start + PAGE) if start + PAGE < len(every) else None
         return types.ListToolsResult(tools=every[start : start + PAGE], next_cursor=more)
 
@@ -45,9 +49,10 @@ class ToolShop:
 
 
 @contextmanager
-def over_http(shop: ToolShop) -> Iterator[str]:
-    """The URL of the shop."""
-    config = uvicorn.Config(shop.server.streamable_http_app(), port=0, log_level="critical", ws="none")
+def over_http(shop: ToolShop | Server[Any]) -> Iterator[str]:
+    """The URL of the shop, or of another server."""
+    app = shop.server if isinstance(shop, ToolShop) else shop
+    config = uvicorn.Config(app.streamable_http_app(), port=0, log_level="critical", ws="none")
     config.timeout_graceful_shutdown = 1
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

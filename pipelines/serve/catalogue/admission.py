@@ -1,65 +1,79 @@
 """Admission of tools from outside: routes, imports and followed MCP servers all go through here.
 
-Tools that fail a check named in `trust.hold` go into quarantine until an admin approves them; with `trust.reapprove`,
-so does every change of a tool's texts. Until then the catalogue keeps the old version, or none. Putting a tool again,
-or deleting it, withdraws the version in quarantine.
+Tools beyond the limits of `retrievers.lint.limits` are refused. Tools that fail a check named in `trust.hold` go into
+quarantine until an admin approves them; with `trust.reapprove`, so does every change of a tool's texts. Until then the
+catalogue keeps the old version, or none. Putting a tool again, or deleting it, withdraws the version in quarantine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
+from pipelines.serve.catalogue.checks import ToolChecks
+from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.catalogue.quarantine import Quarantine, QuarantinedTool
 from pipelines.serve.errors import Refusal
 from retrievers.errors import BadInput
 from retrievers.index import Change
-from retrievers.lint.finding import Finding
-from retrievers.lint.hidden import hidden
-from retrievers.trust.hubs import Hubs
-from retrievers.trust.screening import MAX_READ, NEIGHBOURS, Screening
+from retrievers.lint.finding import quoted
+from retrievers.lint.limits import complaint, listed_sentences
 from retrievers.trust.tiers import TrustSettings
-from retrievers.types import Ranking, Tool
+from retrievers.types import Tool
 
-CHANGED = "changed"
-"""Flag of a tool whose texts changed."""
 log = logging.getLogger("rewrite-serve")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """The change of the catalogue, the tools in quarantine, and the tools added although a check failed."""
+    """The change of the catalogue, tools in quarantine, tools added although a check failed, and refused ones."""
 
     change: Change
     quarantined: tuple[QuarantinedTool, ...]
     flagged: tuple[QuarantinedTool, ...]
+    refused: tuple[str, ...] = ()
+    """A sentence about each tool beyond the limits."""
 
 
 class Admission:
     """Adds tools to the catalogue, or puts them into quarantine."""
 
-    def __init__(self, catalogue: LiveCatalogue, trust: TrustSettings, folder: str) -> None:
-        self._catalogue, self._trust = catalogue, trust
+    def __init__(
+        self, catalogue: LiveCatalogue, trust: TrustSettings | None, folder: str, followed: Collection[str] = ()
+    ) -> None:
+        """`followed`: names of the MCP servers that are followed."""
+        self._catalogue, self._checks = catalogue, ToolChecks(trust, followed)
         self.quarantine = Quarantine(Path(folder).expanduser() if folder else None)
-        self._checks: tuple[Snapshot, Screening, Hubs] | None = None
+        self._refused: dict[str, tuple[str, ...]] = {}
 
-    async def put(self, tools: Sequence[Tool]) -> AdmissionResult:
-        """Add or replace tools, except those that go into quarantine."""
+    @property
+    def refused(self) -> Mapping[str, Sequence[str]]:
+        """Followed server -> a sentence about each of its tools that is beyond the limits."""
+        return self._refused
+
+    async def put(self, tools: Sequence[Tool], source: str = "") -> AdmissionResult:
+        """Add or replace tools, except those that are refused or go into quarantine.
+
+        `source`: the followed server that lists them; refusals that were logged before are not logged again.
+        """
         snapshot = self._catalogue.current
-        flagged = await asyncio.to_thread(self._check, snapshot, tools)
-        waiting = [item for item in flagged if {*self._trust.hold, CHANGED} & set(item.flags)]
+        complaints = {tool.id: complaint(tool) for tool in tools}
+        refused = tuple(f"{quoted(tool)}: {why}" for tool, why in complaints.items() if why)
+        admitted = [tool for tool in tools if not complaints[tool.id]]
+        flagged = await asyncio.to_thread(self._checks.check, snapshot, admitted)
+        waiting = [item for item in flagged if self._checks.is_held(item)]
+        added = [item for item in flagged if not self._checks.is_held(item)]
         out = {item.tool.id for item in waiting}
-        passed = [tool for tool in tools if tool.id not in out]
+        passed = [tool for tool in admitted if tool.id not in out]
+        self._log(waiting, added, refused if refused != self._refused.get(source) else ())
+        if source:
+            self._refused[source] = refused
         await self._update_quarantine(waiting, [tool.id for tool in passed])
-        if waiting:
-            log.info("%d tools wait for approval", len(waiting))
         change = await self._catalogue.put(passed) if passed else Change(snapshot.index.fingerprint)
-        return AdmissionResult(change, tuple(waiting), tuple(item for item in flagged if item.tool.id not in out))
+        return AdmissionResult(change, tuple(waiting), tuple(added), refused)
 
     async def approve(self, ids: Sequence[str]) -> Change:
         """Move tools from quarantine into the catalogue."""
@@ -94,6 +108,22 @@ class Admission:
         providers |= {tool: waiting[tool].tool.provider for tool in waiting if tool.startswith(f"{provider}/")}
         return [tool for tool, name in providers.items() if name == provider]
 
+    def _log(
+        self, waiting: Sequence[QuarantinedTool], added: Sequence[QuarantinedTool], refused: Sequence[str]
+    ) -> None:
+        known = self.quarantine.tools
+        fresh = [item for item in waiting if known.get(item.tool.id) != item]  # servers list their tools every minute
+        reasons = {
+            "waits for approval (`admin: true`, /v1/admin/held)": [
+                f"{quoted(item.tool.id)}: {reason}" for item in fresh for reason in item.reasons
+            ],
+            "flagged": [f"{quoted(item.tool.id)}: {reason}" for item in added for reason in item.reasons],
+            "refused": refused,
+        }
+        for kind, sentences in reasons.items():
+            for sentence in listed_sentences(sentences):
+                log.warning("%s: %s", kind, sentence)
+
     async def _update_quarantine(self, waiting: Sequence[QuarantinedTool], removed: Sequence[str]) -> None:
         """Runs before the catalogue changes, so that an approval at the same time cannot undo a newer version."""
         try:
@@ -102,56 +132,3 @@ class Admission:
             raise Refusal(503, "held_full", "too many tools wait for approval") from error
         except OSError as error:
             raise Refusal(507, "disk_full", "the server cannot store this now") from error
-
-    def _check(self, snapshot: Snapshot, tools: Sequence[Tool]) -> list[QuarantinedTool]:
-        """The tools that are new or changed and fail a check."""
-        known = snapshot.index.tools
-        changed = [tool for tool in tools if tool.id not in known or known[tool.id] != tool]
-        failed: dict[str, list[tuple[str, str]]] = {}
-        for finding in self._findings(snapshot, changed):
-            for tool_id in finding.tool_ids:
-                failed.setdefault(tool_id, []).append((finding.message, finding.check))
-        if self._trust.reapprove:
-            for tool in changed:
-                if tool.id not in known:
-                    continue
-                if _texts(known[tool.id]) != _texts(tool):
-                    failed.setdefault(tool.id, []).append(("its texts have changed: compare both versions", CHANGED))
-                if _is_called_elsewhere(known[tool.id], tool):
-                    failed.setdefault(tool.id, []).append(("its call has changed: compare both versions", CHANGED))
-        return [
-            QuarantinedTool(tool, *map(tuple, zip(*failed[tool.id], strict=True)))
-            for tool in changed
-            if tool.id in failed
-        ]
-
-    def _findings(self, snapshot: Snapshot, tools: Sequence[Tool]) -> list[Finding]:
-        if not tools or not self._trust.hold:
-            return list(hidden(tools))
-        if self._checks is None or self._checks[0] is not snapshot:
-            ids = list(snapshot.index.tools)
-            sampled = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MAX_READ))]]
-            self._checks = (snapshot, Screening(sampled), Hubs.of(snapshot.index))
-        _, screening, hubs = self._checks
-
-        def near(texts: Sequence[str]) -> list[list[Tool]]:
-            rankings: list[Ranking] = snapshot.search.retrieve(texts, NEIGHBOURS)
-            return [[snapshot.index.tools[tool] for tool in ranking.ids] for ranking in rankings]
-
-        new = [tool for tool in tools if self._is_new(tool)]
-        return screening.screen(tools, near, self._is_new) + hubs.findings(new)
-
-    def _is_new(self, tool: Tool) -> bool:
-        return self._trust.tier(tool.provider) != "vetted"
-
-
-def _texts(tool: Tool) -> tuple[object, ...]:
-    return tool.name, tool.description, tool.parameters, tool.schema
-
-
-def _is_called_elsewhere(known: Tool, tool: Tool) -> bool:
-    """True where a known call has changed; the API's version does not count."""
-    if not known.call:
-        return False
-    before, after = (json.loads(one.call or "{}") for one in (known, tool))
-    return {**before, "version": ""} != {**after, "version": ""}

@@ -15,6 +15,8 @@ from pipelines.serve.errors import Refusal
 from pipelines.serve.settings import ImportRules
 from retrievers.catalogue.collection import read_catalogues
 from retrievers.errors import BadInput
+from retrievers.lint.finding import quoted
+from retrievers.lint.limits import complaint, listed_sentences
 from retrievers.types import Tool
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -43,9 +45,10 @@ def read_tools(data: bytes, format: str | None) -> ReadCatalogue:
             tools = read_catalogues([str(path)], format, report=skipped.append)
         except BadInput as error:
             raise Refusal(422, "invalid", str(error).replace(str(path), "the catalogue")) from error
-    return ReadCatalogue(
-        tools, [text.removeprefix("skipped: ").replace(str(path), "the catalogue") for text in skipped]
-    )
+    sentences = [text.removeprefix("skipped: ").replace(str(path), "the catalogue") for text in skipped]
+    admitted = [tool for tool in tools if not complaint(tool)]
+    refused = [f"{quoted(tool.id)}: {why}" for tool in tools if (why := complaint(tool))]
+    return ReadCatalogue(admitted, [*sentences, *listed_sentences(refused)])
 
 
 def _fetch(url: str, settings: ImportRules) -> bytes:

@@ -13,7 +13,7 @@ from pipelines.index.defaults import choose_retriever
 from pipelines.search import ToolSearch
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics
-from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, OutOfDisk
+from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, OutOfDisk, ReadOnlyDisk
 from retrievers.index import Change, Index, add, confirm, remove
 from retrievers.index import manifest as manifests
 from retrievers.types import Tool
@@ -121,6 +121,10 @@ class LiveCatalogue:
             raise Refusal(503, "busy", "another process is changing the catalogue; try again", 5.0) from error
         except OutOfDisk as error:
             raise Refusal(507, "disk_full", "the server's disk is full; nothing was changed") from error
+        except ReadOnlyDisk as error:
+            log.error("%s", error)
+            message = "the server cannot write its catalogue: the disk is read-only; searches still work"
+            raise Refusal(503, "read_only", message) from error
         except BadInput as error:
             message = "the catalogue does not allow this change; it must never be empty"
             raise Refusal(422, "invalid", message) from error

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
 import mcp_types as types
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import CallOptions
+from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
 
 from pipelines.serve.catalogue.fetch import Address, check_url
+from pipelines.serve.catalogue.stdio_transport import stdio_transport
 from pipelines.serve.errors import Refusal
 from pipelines.serve.settings import ImportRules, McpSource
 from retrievers.catalogue.mcp import tool_of
@@ -31,6 +33,8 @@ log = logging.getLogger("rewrite-serve")
 
 MAX_TOOLS = 20_000
 """Tools per server; a longer list counts as endless."""
+NOT_SENT = -32_091
+"""JSON-RPC code of a request that never reached the server."""
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
@@ -38,6 +42,8 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, host: str, address: Address, max_bytes: int) -> None:
         self._host, self._max_bytes = host, max_bytes
+        self.contains_errors = False
+        """Answer a failed request with a JSON-RPC error, so that the other requests of the connection live on."""
         self._address = f"[{address}]" if address.version == 6 else str(address)
         self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
 
@@ -46,7 +52,13 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
             raise httpx2.UnsupportedProtocol("the server redirects to another host")
         request.extensions = {**request.extensions, "sni_hostname": self._host}
         request.url = request.url.copy_with(host=self._address)  # the Host header is set already
-        response = await self._inner.handle_async_request(request)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx2.TransportError as error:
+            if not self.contains_errors:
+                raise
+            was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+            return _error_response(CONNECTION_CLOSED if was_sent else NOT_SENT)
         if 300 <= response.status_code < 400:
             await response.aclose()
             raise httpx2.UnsupportedProtocol("redirects are not followed")
@@ -58,6 +70,15 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+def _error_response(code: int) -> httpx2.Response:
+    """An HTTP error whose body is a JSON-RPC error, which the SDK hands to the request that failed."""
+    return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "failed"}})
+
+
+class _TooLarge(httpx2.StreamError):
+    """A limit on bytes was exceeded; the SDK fails only the request that was answered."""
+
+
 class _LimitedStream(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._inner, self._left = inner, max_bytes
@@ -66,7 +87,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
         async for chunk in self._inner:
             self._left -= len(chunk)
             if self._left < 0:
-                raise httpx2.ReadError("the answer is too large")
+                raise _TooLarge("the answer is too large")
             yield chunk
 
     async def aclose(self) -> None:
@@ -75,26 +96,39 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 @asynccontextmanager
 async def connect(
-    source: McpSource, rules: ImportRules, environment: dict[str, str] | None = None, **more: Any
+    source: McpSource,
+    rules: ImportRules,
+    environment: dict[str, str] | None = None,
+    on_close: Callable[[], object] = lambda: None,
+    **more: Any,
 ) -> AsyncIterator[Client]:
     """A client of the source's server; any failure to connect raises a Refusal.
 
-    A command gets the given environment, else the few variables that the SDK considers harmless.
+    A command gets the given environment, else the few variables that the SDK considers harmless and those that the
+    source names. `on_close` is called when a command's output ends.
     """
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(rules.seconds):
+                server: Any = None
+                transport: PinnedTransport | None = None
                 if source.url:
-                    server: Any = await stack.enter_async_context(_http(source, rules))
+                    server, transport = await stack.enter_async_context(_http(source, rules))
                 else:
-                    command, *arguments = source.command
-                    server = StdioServerParameters(command=command, args=arguments, env=environment)
+                    environment = _environment(source) if environment is None else environment
+                    server = stdio_transport(source.command, environment, rules.bytes, on_close)
                 client = await stack.enter_async_context(Client(server, read_timeout_seconds=rules.seconds, **more))
+                if transport is not None:
+                    transport.contains_errors = True
         except Refusal:
             raise
         except Exception as error:
             raise to_refusal(error) from error
         yield client
+
+
+def _environment(source: McpSource) -> dict[str, str]:
+    return {name: os.environ[name] for name in source.variables if name in os.environ}
 
 
 def to_refusal(error: Exception) -> Refusal:
@@ -108,23 +142,25 @@ def to_refusal(error: Exception) -> Refusal:
     if not isinstance(error, OSError | MCPError | httpx2.HTTPError | ValueError):
         # The SDK's streams may raise anything; log it, as it may be a bug of ours.
         log.warning("an MCP client failed", exc_info=error)
-    if isinstance(error, httpx2.ConnectError | ConnectionError):
+    not_sent = isinstance(error, MCPError) and error.code == NOT_SENT
+    if not_sent or isinstance(error, httpx2.ConnectError | ConnectionError):
         return Refusal(422, "import_failed", "the server refuses the connection")
     how = "in time" if isinstance(error, TimeoutError) else "as an MCP server"
     return Refusal(422, "import_failed", f"the server does not answer {how}; redirects are not followed")
 
 
 @asynccontextmanager
-async def _http(source: McpSource, rules: ImportRules) -> AsyncIterator[Any]:
+async def _http(source: McpSource, rules: ImportRules) -> AsyncIterator[tuple[Any, PinnedTransport]]:
     parts, address = await asyncio.to_thread(check_url, source.url, rules)
     key = os.environ.get(source.key_variable, "").strip() if source.key_variable else ""
+    transport = PinnedTransport(parts.host, address, rules.bytes)
     async with httpx2.AsyncClient(
-        transport=PinnedTransport(parts.host, address, rules.bytes),
+        transport=transport,
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=httpx2.Timeout(rules.seconds, read=None),  # notifications may take long; requests have own limits
         trust_env=False,
     ) as client:
-        yield streamable_http_client(source.url, http_client=client)
+        yield streamable_http_client(source.url, http_client=client), transport
 
 
 async def read_tools(client: Client, provider: str, seconds: float) -> list[Tool]:

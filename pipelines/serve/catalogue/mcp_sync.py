@@ -28,8 +28,8 @@ log = logging.getLogger("rewrite-serve")
 class ToolTarget(Protocol):
     """The catalogue that a server's tools go into."""
 
-    async def put(self, tools: Sequence[Tool]) -> object:
-        """Add or replace tools."""
+    async def put(self, tools: Sequence[Tool], source: str) -> object:
+        """Add or replace the tools of a server."""
         ...
 
     def tools_of(self, provider: str) -> list[str]:
@@ -48,6 +48,8 @@ class McpFollower:
         self._source, self._rules, self._catalogue = source, rules, catalogue
         self._changed = asyncio.Event()
         self._pause = 1.0
+        self.error = ""
+        """Why the server cannot be reached; empty: it can."""
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
@@ -55,14 +57,16 @@ class McpFollower:
         # If the server disconnects during a cancellation, its error replaces CancelledError; the task still knows.
         while task is not None and not task.cancelling():
             try:
-                async with connect(self._source, self._rules, message_handler=self._on_message) as client:
+                async with connect(
+                    self._source, self._rules, on_close=self._on_close, message_handler=self._on_message
+                ) as client:
                     await self._follow(client)
             except Exception as error:  # the server went away, or was never there
-                reason = to_refusal(error).message
-                log.warning("MCP server %s: %s; the catalogue keeps its tools", self._source.name, reason)
+                self.error = to_refusal(error).message
+                log.warning("MCP server %s: %s; the catalogue keeps its tools", self._source.name, self.error)
                 if task.cancelling():
                     return
-            await asyncio.sleep(min(self._pause, self._source.poll_seconds))
+            await self._rest(min(self._pause, self._source.poll_seconds))
             self._pause = min(2 * self._pause, MAX_PAUSE)
 
     async def _follow(self, client: Client) -> None:
@@ -71,7 +75,7 @@ class McpFollower:
             while True:
                 self._changed.clear()
                 await self._sync(await read_tools(client, self._source.name, self._rules.seconds))
-                self._pause = 1.0
+                self._pause, self.error = 1.0, ""
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._source.poll_seconds):
                         await self._changed.wait()
@@ -79,13 +83,20 @@ class McpFollower:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
 
+    async def _rest(self, seconds: float) -> None:
+        """Wait before the next attempt to connect."""
+        await asyncio.sleep(seconds)
+
+    def _on_close(self) -> None:
+        """A command has ended."""
+
     async def _sync(self, tools: Sequence[Tool]) -> None:
         if not tools:
             log.warning("MCP server %s lists no tools; the catalogue keeps its tools", self._source.name)
             return
         removed = set(self._catalogue.tools_of(self._source.name)) - {tool.id for tool in tools}
         try:
-            await self._catalogue.put(tools)
+            await self._catalogue.put(tools, self._source.name)
             if removed:
                 await self._catalogue.remove(sorted(removed))
         except Refusal as refusal:  # the catalogue cannot be changed now: the next poll tries again

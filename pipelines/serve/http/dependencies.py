@@ -28,7 +28,9 @@ _DESCRIPTIONS = {
     429: "Too many requests; repeat after the seconds in Retry-After.",
     431: "The headers are too large.",
     500: "A bug of the server.",
+    502: "The tool's server failed.",
     503: "Not available now.",
+    504: "The tool's server did not answer in time.",
     507: "The server's disk is full.",
 }
 BODY = (408, 413, 415, 422)

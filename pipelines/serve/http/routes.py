@@ -33,14 +33,21 @@ async def search(body: schemas.SearchRequest, gateway: GatewayDep, caller: Calle
     of the raw search.
     """
     check_query(gateway, caller, "search", body.utterance, body.k)
-    return reply(await gateway.service.search(body))
+    response = await gateway.service.search(body, caller.access)
+    if gateway.calls.can_call:
+        utterances = [body.utterance] if isinstance(body.utterance, str) else body.utterance
+        for utterance, result in zip(utterances, response.results, strict=True):
+            gateway.calls.audit.add_search(
+                caller.name, utterance, [tool.id for tool in result.tools], response.fingerprints.index
+            )
+    return reply(response)
 
 
 @router.post("/v1/rewrite", response_model=schemas.RewriteResponse, responses=errors(*BODY, 404, 503), tags=["search"])
 async def rewrite(body: schemas.RewriteBody, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Rewrite an utterance, or each of several, without a search."""
     check_query(gateway, caller, "rewrite", body.utterance)
-    return reply(await gateway.service.rewrite(body))
+    return reply(await gateway.service.rewrite(body, caller.access))
 
 
 @router.post(

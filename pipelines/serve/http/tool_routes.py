@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,17 +17,18 @@ from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
+from pipelines.serve.results import may_find_in
 from pipelines.serve.schemas import tools as schemas
 from pipelines.serve.schemas.server import ModelsResponse
 from pipelines.serve.settings import McpSource
 from retrievers.index import Change
+from retrievers.lint.limits import MAX_LABEL, complaint, listed_sentences
 from retrievers.types import Parameter, Tool
 
 router = APIRouter(tags=["tools"])
 admin = APIRouter(tags=["admin"])
-ToolId = Annotated[str, Path(min_length=1, max_length=512, description="A tool's id; may contain slashes.")]
+ToolId = Annotated[str, Path(min_length=1, max_length=MAX_LABEL, description="A tool's id; may contain slashes.")]
 Label = Annotated[str | None, Query(max_length=512)]
-_ILLEGAL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]|^\s|\s$")
 
 
 @router.get("/v1/tools", response_model=schemas.ToolPage, responses=errors(422))
@@ -45,6 +45,8 @@ async def list_tools(
     caller.charge("search")
     snapshot = gateway.catalogue.current
     ids = await asyncio.to_thread(lambda: snapshot.ids)
+    if not caller.access.finds_all:
+        ids = list(filter(may_find_in(snapshot, caller.access), ids))
     if provider is not None or category is not None:
         labels = await asyncio.to_thread(lambda: snapshot.labels)
         wanted = [None if label is None else label.casefold() for label in (provider, category)]
@@ -70,7 +72,7 @@ async def get_tool(tool_id: ToolId, gateway: GatewayDep, caller: CallerDep) -> R
     """Get one tool."""
     caller.charge("search")
     tools = gateway.catalogue.current.index.tools
-    if tool_id not in tools:
+    if tool_id not in tools or not caller.may_find(tools[tool_id]):
         raise Refusal(404, "not_found", "there is no tool with this id")
     return reply(tool_out(tools[tool_id]))
 
@@ -114,8 +116,8 @@ async def import_catalogue(body: schemas.ImportRequest, gateway: GatewayDep, cal
         tools = await fetch_mcp_tools(McpSource("", body.url), gateway.config.imports)
     else:
         tools, skipped = await asyncio.to_thread(fetch_tools, body.url, body.format, gateway.config.imports)
-    change = admission_out(await gateway.admission.put(tools))
-    return reply(change.model_copy(update={"skipped": skipped}))
+    result = await gateway.admission.put(tools)
+    return reply(admission_out(result).model_copy(update={"skipped": [*skipped, *listed_sentences(result.refused)]}))
 
 
 @admin.post("/v1/admin/reload", response_model=ModelsResponse, responses=errors())
@@ -128,16 +130,16 @@ async def reload(gateway: GatewayDep, caller: CallerDep) -> Response:
 
 def make_tool(tool_id: str, body: schemas.ToolBody, known: Tool | None = None) -> Tool:
     """The tool of a request body; a body without `call` keeps that of the known tool."""
-    if _ILLEGAL.search(tool_id) or _ILLEGAL.search(body.name):
-        message = "ids and names are one line, without control characters and without spaces at the ends"
-        raise Refusal(422, "invalid", message)
     parameters = tuple(Parameter(**dict(parameter)) for parameter in body.parameters)
     schema, call = (
         "" if value is None else json.dumps(value, ensure_ascii=False) for value in (body.arguments, body.call)
     )
     if known is not None and "call" not in body.model_fields_set:
         call = known.call
-    return Tool(tool_id, body.name, body.description, parameters, body.category, body.provider, schema, call)
+    tool = Tool(tool_id, body.name, body.description, parameters, body.category, body.provider, schema, call)
+    if why := complaint(tool):
+        raise Refusal(422, "invalid", f"the tool cannot be added: {why}")
+    return tool
 
 
 def tool_out(tool: Tool) -> schemas.ToolOut:

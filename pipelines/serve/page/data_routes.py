@@ -21,17 +21,23 @@ from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
 from pipelines.serve.http.tool_routes import tool_out
+from pipelines.serve.keys import Caller
 from pipelines.serve.page import schemas
 from pipelines.serve.page.assets import REPORT_POLICY
+from pipelines.serve.schemas.tools import FlaggedTool
+from retrievers.lint.finding import Finding
+from retrievers.lint.hidden import hidden
 from retrievers.types import Tool
 
 MAX_LABELS = 500
+MAX_FINDINGS = 200
 REPORT_FILE = "report.html"
 HEAD_BYTES = 262_144
 """Bytes that are searched for a report's headline, which follows its style."""
 MAX_REPORT_BYTES = 50_000_000
 _TITLE, _HEADLINE = re.compile(r"<title>(.*?)</title>", re.S), re.compile(r"<h1[^>]*>(.*?)</h1>", re.S)
 router = APIRouter(tags=["page"])
+_findings: WeakKeyDictionary[Snapshot, list[Finding]] = WeakKeyDictionary()
 _labels: WeakKeyDictionary[Snapshot, schemas.LabelsResponse] = WeakKeyDictionary()
 
 
@@ -58,6 +64,8 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
     """List providers and categories."""
     caller.charge("search")
     snapshot = gateway.catalogue.current
+    if not caller.access.finds_all:
+        return reply(await asyncio.to_thread(_count_labels, snapshot, caller))
     if snapshot not in _labels:
         _labels[snapshot] = await asyncio.to_thread(_count_labels, snapshot)
     return reply(_labels[snapshot])
@@ -78,6 +86,31 @@ async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller:
         for tool in tools
     ]
     return reply(schemas.ReadResponse.model_construct(tools=compared, skipped=skipped))
+
+
+@router.get("/v1/findings", response_model=schemas.FindingsResponse, responses=errors())
+async def list_findings(gateway: GatewayDep, caller: CallerDep) -> Response:
+    """List tools that failed a check, however they got into the catalogue."""
+    caller.charge("write")
+    snapshot, admission = gateway.catalogue.current, gateway.admission
+    if snapshot not in _findings:
+        _findings[snapshot] = await asyncio.to_thread(lambda: list(hidden(list(snapshot.index.tools.values()))))
+    held = [
+        FlaggedTool(id=item.tool.id, flags=list(item.flags), reasons=list(item.reasons))
+        for item in admission.quarantine.tools.values()
+    ]
+    flagged = [
+        FlaggedTool(id=finding.tool_ids[0], flags=[finding.check], reasons=[finding.message])
+        for finding in _findings[snapshot]
+    ]
+    refused = [sentence for sentences in admission.refused.values() for sentence in sentences]
+    body = schemas.FindingsResponse(
+        held=held[:MAX_FINDINGS],
+        flagged=flagged[:MAX_FINDINGS],
+        refused=refused[:MAX_FINDINGS],
+        total=len(held) + len(flagged) + len(refused),
+    )
+    return reply(body)
 
 
 @router.get("/v1/reports", response_model=schemas.ReportsResponse, responses=errors())
@@ -106,8 +139,9 @@ async def get_report(
     return Response(data, headers=headers, media_type="text/html; charset=utf-8")
 
 
-def _count_labels(snapshot: Snapshot) -> schemas.LabelsResponse:
-    tools = list(snapshot.index.tools.values())
+def _count_labels(snapshot: Snapshot, caller: Caller | None = None) -> schemas.LabelsResponse:
+    """Labels of all tools, or of those that a caller may find."""
+    tools = [tool for tool in snapshot.index.tools.values() if caller is None or caller.may_find(tool)]
     counts = Counter(tool.provider for tool in tools), Counter(tool.category for tool in tools)
     providers, categories = (
         [

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pipelines.serve.schemas.base import RequestModel, ResponseModel
 from pipelines.serve.schemas.server import ModelOut
-from pipelines.serve.schemas.tools import ToolOut
+from pipelines.serve.schemas.tools import FlaggedTool, ToolOut
 
 Format = Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"]
 
@@ -71,6 +71,15 @@ class ReadResponse(ResponseModel):
 
     tools: list[ReadTool]
     skipped: list[str] = Field(default=[], description="Entries that could not be read.")
+
+
+class FindingsResponse(ResponseModel):
+    """Tools of the catalogue, and of servers that it follows, that failed checks; the first 200 of each kind."""
+
+    held: list[FlaggedTool] = Field(description="Tools that wait for approval.")
+    flagged: list[FlaggedTool] = Field(description="Tools that searches find, and that a person should read.")
+    refused: list[str] = Field(description="Tools of followed servers beyond the limits.")
+    total: int
 
 
 class ReportOut(ResponseModel):

@@ -7,27 +7,28 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from pipelines.serve.schemas.base import RequestModel, ResponseModel
+from retrievers.lint.limits import MAX_DESCRIPTION, MAX_LABEL, MAX_PARAMETERS
 
-Id = Annotated[str, Field(min_length=1, max_length=512, examples=["weather/forecast"])]
-Label = Annotated[str, Field(max_length=512)]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_LABEL, examples=["weather/forecast"])]
+Label = Annotated[str, Field(max_length=MAX_LABEL)]
 Ids = Annotated[list[Id], Field(min_length=1, max_length=500)]
 
 
 class ToolParameter(RequestModel):
     """One argument of a tool."""
 
-    name: str = Field(min_length=1, max_length=512)
-    type: str = Field(default="", max_length=512)
-    description: str = Field(default="", max_length=20_000)
+    name: str = Field(min_length=1, max_length=MAX_LABEL)
+    type: Label = ""
+    description: str = Field(default="", max_length=MAX_DESCRIPTION)
     required: bool = False
 
 
 class ToolBody(RequestModel):
     """A tool to add or replace."""
 
-    name: str = Field(min_length=1, max_length=512)
-    description: str = Field(default="", max_length=20_000)
-    parameters: list[ToolParameter] = Field(default=[], max_length=256)
+    name: str = Field(min_length=1, max_length=MAX_LABEL)
+    description: str = Field(default="", max_length=MAX_DESCRIPTION)
+    parameters: list[ToolParameter] = Field(default=[], max_length=MAX_PARAMETERS)
     category: Label = ""
     provider: Label = ""
     arguments: dict[str, JsonValue] | None = Field(

@@ -136,3 +136,13 @@ def test_a_wrong_tool_of_several_is_reported_and_skipped(tmp_path: Path) -> None
         "[2]: expected an object, found a number; write it as {…}",
         "[3]: 'inputSchema' has to be an object, found a list; write it as {…}",
     ]
+
+
+def test_hints_about_calls_are_kept(tmp_path: Path) -> None:
+    hints = {"destructiveHint": True, "readOnlyHint": "no", "title": "Wipe"}
+    tools = [{"name": "wipe", "inputSchema": {"type": "object"}, "annotations": hints}]
+    tools += [{"name": "odd", "inputSchema": {"type": "object"}, "annotations": 7}]
+    assert [tool.call for tool in read_catalogue(write(tmp_path, tools))] == [
+        '{"annotations":{"destructiveHint":true}}',
+        "",
+    ]

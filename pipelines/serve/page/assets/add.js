@@ -111,7 +111,7 @@ function preview(tools, skipped) {
   $("read").scrollIntoView({ block: "nearest" });
 }
 
-const WORDS = { new: "new", changed: "changed", same: "already here", added: "added" };
+const WORDS = { new: "new", changed: "changed", same: "already here", added: "added", held: "waits for approval" };
 
 function line({ tool, box }) {
   const about = `${tool.description || "no description"}`;
@@ -146,6 +146,7 @@ function* batches(rows) {
 async function put(rows, button, outcome, tally) {
   const chosen = rows.filter(({ box }) => box.checked);
   const done = { added: 0, updated: 0, unchanged: 0 };
+  const findings = [];
   const bar = el("progress", { max: chosen.length, value: 0, "aria-label": "Tools added" });
   button.disabled = true;
   fill(outcome, bar);
@@ -153,14 +154,21 @@ async function put(rows, button, outcome, tally) {
     for (const batch of batches(chosen)) {
       const change = await call("PUT", "/v1/tools", { tools: batch.map(({ sent }) => sent) });
       for (const kind of Object.keys(done)) done[kind] += change[kind];
+      for (const [kind, tools] of [["Waits for approval", change.held], ["Flagged", change.flagged]])
+        for (const tool of tools) findings.push(el("p", {}, `${kind}: `, foreign(`${tool.id}: ${tool.reasons.join("; ")}`)));
       bar.value += batch.length;
-      for (const { box } of batch) {
+      const held = new Set(change.held.map(({ id }) => id));
+      for (const { tool, box } of batch) {
         box.checked = false;
         box.disabled = true;
-        box.closest("tr").querySelector(".badge").textContent = WORDS.added;
+        box.closest("tr").querySelector(".badge").textContent = held.has(tool.id) ? WORDS.held : WORDS.added;
       }
     }
-    fill(outcome, el("p", { class: "done" }, `${outcomeOf(done)} `, el("a", { href: "#/catalogue" }, "See the catalogue")));
+    fill(
+      outcome,
+      el("p", { class: "done" }, `${outcomeOf(done)} `, el("a", { href: "#/catalogue" }, "See the catalogue")),
+      findings.length && el("div", { class: "notice" }, findings),
+    );
   } catch (failure) {
     const before = bar.value ? `${bar.value} of ${chosen.length} were added, then: ` : "";
     fill(outcome, trouble(new Failure(failure.status, before + failure.message)));
@@ -172,5 +180,6 @@ async function put(rows, button, outcome, tally) {
 function outcomeOf({ added, updated, unchanged }) {
   const parts = [added && `added ${added}`, updated && `replaced ${updated}`, unchanged && `left ${unchanged} unchanged`];
   const text = parts.filter(Boolean).join(", ");
+  if (!text) return "Added none.";
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}. Searches find them from now on.`;
 }

@@ -31,11 +31,34 @@ export function init() {
     $(id).addEventListener("focus", labels, { once: true });
     $(id).addEventListener("change", updateUrl);
   }
-  addEventListener("catalogue-changed", () => visible && load());
+  addEventListener("catalogue-changed", () => {
+    if (!visible) return;
+    load();
+    findings();
+  });
 }
 
 export function setAbout(value) {
   about = value;
+  if (visible) findings();
+}
+
+// Tools that failed a check, for callers who may change the catalogue.
+async function findings() {
+  if (!about?.scopes.includes("write")) return fill($("findings"));
+  try {
+    const { held, flagged, refused, total } = await call("GET", "/v1/findings");
+    const kinds = [
+      ["waits for approval", held.flatMap((tool) => tool.reasons.map((why) => `${tool.id}: ${why}`))],
+      ["flagged", flagged.flatMap((tool) => tool.reasons.map((why) => `${tool.id}: ${why}`))],
+      ["refused", refused],
+    ];
+    const lines = kinds.flatMap(([kind, reasons]) => reasons.map((why) => el("li", {}, `${kind}: `, foreign(why))));
+    const summary = `${count(total, "tool", "tools")} failed a check`;
+    fill($("findings"), total && el("details", { class: "findings" }, el("summary", {}, summary), el("ul", {}, lines)));
+  } catch {
+    fill($("findings")); // the list of tools below shows the trouble
+  }
 }
 
 function by() {
@@ -51,6 +74,7 @@ export function show(parameters) {
   for (const radio of document.querySelectorAll("input[name=by]")) radio.checked = radio.value === wanted;
   if (matchMedia("(hover: hover)").matches && document.activeElement === document.body) $("wanted").focus();
   load();
+  findings();
 }
 
 // Keep the view in the URL, so that it can be shared.

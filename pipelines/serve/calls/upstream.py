@@ -1,0 +1,188 @@
+"""An MCP server behind the gateway: one connection that its list is read from and calls are sent over.
+
+A call is sent at most once. It waits for a server that is starting or was restarted; once it was sent, it is never
+repeated, and an answer that is missing is reported as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import mcp_types as types
+from mcp import Client, MCPError
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
+
+from pipelines.serve.calls.outcomes import CallFailure
+from pipelines.serve.catalogue.mcp_client import NOT_SENT
+from pipelines.serve.catalogue.mcp_sync import McpFollower, ToolTarget
+from pipelines.serve.catalogue.stdio_transport import TOO_LARGE
+from pipelines.serve.metrics import Metrics
+from pipelines.serve.settings import ImportRules, McpSource
+from retrievers.types import Tool
+
+START_SECONDS = 10.0
+"""Seconds that a call waits for a server that is not connected."""
+ATTEMPTS = 3
+"""Attempts to send a call; only one that did not reach the server is followed by another."""
+MAX_MESSAGE = 500
+"""Characters of a server's error message that are passed on."""
+State = Literal["starting", "up", "down"]
+_Answer = Annotated[
+    Annotated[types.CallToolResult, Tag("complete")] | Annotated[types.InputRequiredResult, Tag("input_required")],
+    Discriminator(lambda value: "input_required" if value.get("resultType") == "input_required" else "complete"),
+]
+_ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(_Answer)
+log = logging.getLogger("rewrite-serve")
+
+
+class McpUpstream(McpFollower):
+    """Follows one server's list, and forwards calls to it."""
+
+    def __init__(self, source: McpSource, rules: ImportRules, catalogue: ToolTarget, metrics: Metrics) -> None:
+        super().__init__(source, rules, catalogue)
+        self.source, self._metrics = source, metrics
+        self.tools: dict[str, Tool] = {}
+        """The tools of its newest list, by the server's own names."""
+        self.starts = 0
+        """Connections so far; each of a command is a start."""
+        self.running = 0
+        """Calls without an answer."""
+        self._client: Client | None = None
+        self._connected, self._closed, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        metrics.upstream_up.labels(source.name).set(0)
+
+    @property
+    def state(self) -> State:
+        """`up`: calls can be sent now."""
+        return "up" if self._client is not None else "down" if self.starts or self.error else "starting"
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT | None) -> types.CallToolResult:
+        """Forward a call to the tool of this name, and return its result as it is."""
+        name = self.source.name
+        if self.running >= self.source.concurrent:
+            raise CallFailure("busy", f"{name} is running {self.running} calls; try again later")
+        self.running += 1
+        deadline = time.monotonic() + self.source.seconds
+        try:
+            for _ in range(ATTEMPTS):
+                client = await self._wait(min(deadline, time.monotonic() + START_SECONDS))
+                if tool not in self.tools:
+                    raise CallFailure("not_callable", f"{name} no longer has this tool; search again")
+                try:
+                    return await self._send(client, tool, arguments, progress, deadline - time.monotonic())
+                except MCPError as error:
+                    if not _was_not_sent(error):
+                        raise self._failure(error) from None
+                    self._drop(client)
+            raise self._unavailable()
+        finally:
+            self.running -= 1
+
+    async def _send(
+        self, client: Client, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT | None, seconds: float
+    ) -> types.CallToolResult:
+        params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        try:
+            # Not client.call_tool: it checks the result against the tool's output schema and drops one that differs.
+            answer = await client.session.send_request(
+                types.CallToolRequest(params=params),
+                _ANSWER,
+                request_read_timeout_seconds=max(0.001, seconds),
+                progress_callback=progress,
+            )
+        except ValidationError:
+            message = f"{self.source.name} answered with something that is no result of a tool"
+            raise CallFailure("upstream_error", message) from None
+        if isinstance(answer, types.CallToolResult):
+            return answer
+        message = f"this tool of {self.source.name} asks its user for input, which is not passed on here"
+        raise CallFailure("upstream_error", message)
+
+    def _failure(self, error: MCPError) -> CallFailure:
+        name, maybe = self.source.name, "the call may have been carried out"
+        if error.code == REQUEST_TIMEOUT:
+            return CallFailure("timeout", f"{name} did not answer within {self.source.seconds:g} s; {maybe}")
+        if error.code == CONNECTION_CLOSED:
+            return CallFailure("lost", f"the connection to {name} broke during the call; {maybe}")
+        if error.code == TOO_LARGE or "answer is too large" in error.message:
+            limit = self._rules.bytes
+            return CallFailure("too_large", f"{name} answered with more than {limit} bytes; ask for less, {maybe}")
+        return CallFailure("upstream_error", f"{name} refused the call: {error.message[:MAX_MESSAGE]}")
+
+    def _unavailable(self) -> CallFailure:
+        why = f" ({self.error})" if self.error else ""
+        message = f"{self.source.name} cannot be reached now{why}; the call was not sent, try again later"
+        return CallFailure("unavailable", message)
+
+    async def _wait(self, deadline: float) -> Client:
+        """The connected client; a server that is down is tried again at once."""
+        while self._client is None:
+            self._wanted.set()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise self._unavailable() from None
+        return self._client
+
+    async def _follow(self, client: Client) -> None:
+        """Follow until the connection breaks."""
+        self._closed.clear()
+        following, closing = asyncio.create_task(super()._follow(client)), asyncio.create_task(self._closed.wait())
+        self._opened = client
+        try:
+            done, _ = await asyncio.wait({following, closing}, return_when=asyncio.FIRST_COMPLETED)
+            if following in done:
+                await following  # raises what ended it
+            else:
+                self.error = "the connection broke"
+                log.warning("MCP server %s: %s; it is started again", self.source.name, self.error)
+        finally:
+            self._drop(client)
+            for task in (following, closing):
+                task.cancel()
+            await asyncio.gather(following, closing, return_exceptions=True)
+
+    async def _sync(self, tools: Sequence[Tool]) -> None:
+        """Take a list; the first one of a connection shows that the server works."""
+        self.tools = {tool.name: tool for tool in tools}
+        if self._client is None and not self._closed.is_set():
+            self._client, self.starts = self._opened, self.starts + 1
+            self._metrics.upstream_up.labels(self.source.name).set(1)
+            self._metrics.upstream_starts.labels(self.source.name).inc()
+            self._connected.set()
+        await super()._sync(tools)
+
+    def _drop(self, client: Client) -> None:
+        """Take no more calls over this connection."""
+        if self._client is client:
+            self._client = None
+            self._metrics.upstream_up.labels(self.source.name).set(0)
+            self._connected.clear()
+            self._closed.set()
+
+    def _on_close(self) -> None:
+        if self._client is not None:
+            self._drop(self._client)
+        self._closed.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """Pause before the next attempt, shortened if a call waits for the server."""
+        first = min(seconds, 0.2 if self._pause == 1.0 else 1.0)  # longer from the second failure in a row
+        await asyncio.sleep(first)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds - first):
+                await self._wanted.wait()
+        self._wanted.clear()
+
+
+def _was_not_sent(error: MCPError) -> bool:
+    """True if the server cannot have seen the call: no connection, or it does not know the session any more."""
+    return error.code == NOT_SENT or error.message == "Session terminated"
