@@ -4,7 +4,9 @@
 
 A FOLDER holds the `rankings.npz` of `benchmarks/encoder_forms.py`: the first fifty tools by BM25 and by each form of
 an encoder, with their scores, for each left-out set. Prints R@5 per set of every fusion, the unit of BM25's scores
-that the other sets choose for each set, and p (Holm over the sets) of adding scores against reciprocal rank fusion.
+that the other sets choose for each set, and p (Holm over the sets) of adding scores against reciprocal rank fusion;
+then a table of R@5, N@5 and C@5 from untrained to new, with p of the last encoder's hybrid against the first encoder
+and its hybrid by ranks.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from pipelines.evaluate.significance import holm, randomisation_test
 from retrievers.fusion import DEPTH, add_scores, reciprocal_rank, weighted
 from retrievers.lexical import SCORE_UNIT
 from retrievers.types import Ranking
+from reward.metrics import measure_rankings
 
 UNITS = (40.0, 50.0, 60.0, 75.0, 90.0, 100.0, 120.0, 150.0, 200.0)
+METRICS = ("recall@5", "ndcg@5", "comp@5")
 Fusion = Callable[[Sequence[Ranking]], Ranking]
 
 
@@ -34,8 +38,12 @@ class Lists:
 
     def recall(self, fuse: Fusion, encoder: str) -> np.ndarray:
         """R@5 of each query."""
-        pairs = zip(self.rankings["bm25"], self.rankings[encoder], self.gold, strict=True)
-        return np.array([len(gold.intersection(fuse(lists).ids[:5])) / len(gold) for *lists, gold in pairs])
+        return self.measure(fuse, encoder)["recall@5"]
+
+    def measure(self, fuse: Fusion, encoder: str) -> dict[str, np.ndarray]:
+        """R@5, N@5 and C@5 of each query."""
+        pairs = zip(self.rankings["bm25"], self.rankings[encoder], strict=True)
+        return measure_rankings(METRICS, [fuse(lists).ids[:5] for lists in pairs], self.gold)
 
 
 def read_lists(folder: Path) -> dict[str, Lists]:
@@ -108,6 +116,28 @@ def compare(sets: Mapping[str, Lists], encoder: str) -> dict[str, object]:
     return {"recall@5": recall, "units": {str(unit): own for unit, own in by_unit.items()}, "p": corrected}
 
 
+def show_table(sets: Mapping[str, Lists], first: str, last: str) -> dict[str, object]:
+    """Print and return R@5, N@5 and C@5 of five systems, and p of the last against the second and the third."""
+    systems = [("bm25", first), ("dense", first), ("rrf", first), ("dense", last), ("added", last)]
+    print("\n| set | BM25 | MiniLM | old hybrid | new encoder | new hybrid | p, MiniLM | p, old hybrid |")
+    values = {
+        name: [own.measure(FUSIONS[fusion], encoder) for fusion, encoder in systems] for name, own in sets.items()
+    }
+    corrected = []
+    for rival in (1, 2):
+        tests = [
+            randomisation_test((own[4]["recall@5"] - own[rival]["recall@5"])[:, None])[0] for own in values.values()
+        ]
+        corrected.append(holm(tests))
+    means = {name: [[scores[metric].mean() for metric in METRICS] for scores in own] for name, own in values.items()}
+    rows = {**means, "mean": np.mean(list(means.values()), axis=0).tolist()}
+    for number, (name, cells) in enumerate(rows.items()):
+        shown = [" / ".join(f"{value:.3f}"[1:] for value in cell) for cell in cells]
+        p = [f"{column[number]:.3f}" if number < len(values) else "" for column in corrected]
+        print(f"| {name} | " + " | ".join([*shown, *p]) + " |")
+    return {"metrics": rows, "p": [list(map(float, column)) for column in corrected]}
+
+
 def main() -> None:
     """Compare the fusions."""
     parser = make_parser(__doc__)
@@ -115,7 +145,9 @@ def main() -> None:
     parser.add_argument("--encoder", action="append", help="repeatable (default: base and 0.5 int8)")
     chosen = parser.parse_args()
     sets = {name: lists for folder in chosen.folders for name, lists in read_lists(folder).items()}
-    write_json(chosen.out, {encoder: compare(sets, encoder) for encoder in chosen.encoder or ["base", "0.5 int8"]})
+    encoders = chosen.encoder or ["base", "0.5 int8"]
+    facts = {encoder: compare(sets, encoder) for encoder in encoders}
+    write_json(chosen.out, facts | {"table": show_table(sets, encoders[0], encoders[-1])})
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def test_a_server_that_is_told_nothing_serves_the_sample(sample_tools: list[Tool
     with running(config) as server:
         assert server.gateway.catalogue.retriever == "masstool"
         found = server.search("will I need a coat in Oslo tonight", k=5)["results"][0]
-        assert found["detection"]["threshold"] == 0.4
+        assert found["detection"]["threshold"] == 0.5
         assert any("weather" in tool["id"] or "forecast" in tool["id"].lower() for tool in found["tools"])
         assert server.client.get("/v1/models").json()["models"][0]["id"] == "masstool"
         tool = {"name": "brew", "description": "Starts the kettle for a pot of tea."}
