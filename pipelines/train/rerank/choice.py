@@ -1,8 +1,9 @@
 """Choose depth and weight with caution, and calibrate: on sets that were left out of training, or else on dev.
 
-Settings under which a set clearly loses recall, by more than `max_loss` beyond one standard error, are out. Of those
-that are at most one standard error worse than the best, the one with the smallest weight, then depth, is taken: a gain
-that may be chance is not worth the risk of harm.
+Settings under which a set clearly loses recall, by more than `max_loss` beyond one standard error, are out. Unless the
+best of the rest gains at least two standard errors over the first order, that order stays: weight 0. Otherwise, of the
+settings that are at most one standard error worse than the best, the one with the smallest weight, then depth, is
+taken: a gain that may be chance is not worth the risk of harm.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from retrievers.calibration.logistic import Calibration
 from retrievers.rerank.folder import RerankChoice
 
 THRESHOLDS = tuple(step / 20 for step in range(1, 20))
+MIN_GAIN = 2.0
+"""Standard errors that a reranker must gain over the first order."""
 FIXED = 5
 """Tools of the fixed list that thresholds are compared with."""
 
@@ -62,6 +65,8 @@ def score_settings(
     scores = [_score(first, change, *setting, max_loss) for setting, change in zip(grid, changes, strict=True)]
     safe = [row for row, score in enumerate(scores) if not score.clear_losses]
     best = max(safe, key=lambda row: scores[row].mean)
+    if _no_worse(changes[0], changes[best], MIN_GAIN):
+        best = 0
     good = [row for row in safe if _no_worse(changes[row], changes[best])]
     chosen = min(good, key=lambda row: (scores[row].weight, scores[row].top))
     rest = sorted((score for score in scores if score is not scores[chosen]), key=lambda score: -score.mean)
@@ -84,10 +89,11 @@ def _score(
     )
 
 
-def _no_worse(these: Mapping[str, np.ndarray], those: Mapping[str, np.ndarray]) -> bool:
+def _no_worse(these: Mapping[str, np.ndarray], those: Mapping[str, np.ndarray], errors: float = 1.0) -> bool:
+    """True if the mean over sets falls short by at most some standard errors of the difference."""
     differences = [those[name] - these[name] for name in these]
     variance = float(np.sum([row.var() / len(row) for row in differences])) / len(differences) ** 2
-    return bool(np.mean([row.mean() for row in differences]) <= variance**0.5 + 1e-12)
+    return bool(np.mean([row.mean() for row in differences]) <= errors * variance**0.5 + 1e-12)
 
 
 def collect_evidence(lists: ScoredLists, top: int, weight: float) -> list[CalibrationQuery]:
