@@ -23,10 +23,18 @@ class NothingFits:
     """None: no tool was found at all."""
     relevance: float
     min_score: float
+    probability: float | None = None
+    """That of the best tool, where `min_probability` left none."""
+    min_probability: float | None = None
 
     def __str__(self) -> str:
         if self.best is None:
             return "no tool fits: none was found"
+        if self.probability is not None and self.min_probability is not None:
+            return (
+                f"no tool fits: the best, {self.best}, has probability {self.probability:.2f}, below min_probability "
+                f"{self.min_probability:g}"
+            )
         return (
             f"no tool fits: the best, {self.best}, has relevance {self.relevance:.2f}, below min_score "
             f"{self.min_score:g}"
@@ -35,12 +43,14 @@ class NothingFits:
 
 @dataclass(frozen=True, slots=True)
 class FittingTools:
-    """The tools of an answer that reach `min_score`."""
+    """The tools of an answer that reach `min_score` and `min_probability`."""
 
     ranking: Ranking
     relevance: tuple[float, ...] | None
     """One per tool; None: the retriever is not calibrated."""
     nothing_fits: NothingFits | None = None
+    probabilities: tuple[float, ...] | None = None
+    """One per tool: the estimated probability that the request needs this tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +123,37 @@ def check_min_score(value: float, name: str = "min_score") -> float:
 
 
 def fitting_tools(
-    ranking: Ranking, lists: Sequence[Ranking], named: Sequence[ToolId], min_score: float | None
+    ranking: Ranking,
+    lists: Sequence[Ranking],
+    named: Sequence[ToolId],
+    min_score: float | None,
+    min_probability: float | None = None,
 ) -> FittingTools:
-    """Keep the tools of an answer whose relevance reaches `min_score`, and say why none is left.
+    """Keep the tools of an answer that reach `min_score` and `min_probability`, and say why none is left.
 
-    `lists`: the calibrated rankings that were fused into the answer. A tool has its highest probability of them, and a
-    tool that the request names is certainly needed.
+    `lists`: the calibrated rankings that were fused into the answer. A tool has the probability of the answer itself,
+    if that was reranked, else its highest one of the lists. A tool that the request names is certainly needed.
     """
     best: dict[ToolId, float] = {}
     for part in lists:
         for tool, probability in zip(part.ids, part.probabilities, strict=True):
             best[tool] = max(probability, best.get(tool, 0.0))
+    best.update(zip(ranking.ids, ranking.probabilities, strict=False))
     best.update(dict.fromkeys(named, 1.0))
-    values = relevance([best.get(tool, 0.0) for tool in ranking.ids])
+    own = [best.get(tool, 0.0) for tool in ranking.ids]
+    values = relevance(own)
     count = len(ranking) if min_score is None else sum(value >= min_score for value in values)
+    kept = [rank for rank in range(count) if min_probability is None or own[rank] >= min_probability]
     nothing = None
-    if min_score is not None and not count:
-        nothing = NothingFits(ranking.ids[0] if ranking else None, values[0] if values else 0.0, min_score)
-    return FittingTools(ranking.cut(count), tuple(values[:count]), nothing)
+    if not kept and (min_score is not None or min_probability is not None):
+        first, top = (ranking.ids[0], values[0]) if ranking else (None, 0.0)
+        nothing = NothingFits(first, top, min_score or 0.0)
+        if count:  # `min_score` left some
+            likeliest = max(range(count), key=lambda rank: (own[rank], -rank))
+            nothing = NothingFits(ranking.ids[likeliest], top, min_score or 0.0, own[likeliest], min_probability)
+    return FittingTools(
+        ranking.cut(count).without({ranking.ids[rank] for rank in range(count) if rank not in kept}),
+        tuple(values[rank] for rank in kept),
+        nothing,
+        tuple(own[rank] for rank in kept),
+    )

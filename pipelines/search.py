@@ -11,11 +11,15 @@ from pipelines.calibration import FittingTools, NothingFits, check_min_score, fi
 from pipelines.detection import Detection, detect, find_detector
 from pipelines.held_out import open_held_out
 from pipelines.phrasing import phrase
+from pipelines.rerank.loading import retriever_words
+from pipelines.rerank.stage import RerankedRanking, RerankFailure, RerankStage
 from retrievers.errors import BadInput
 from retrievers.fusion import with_raw
 from retrievers.generative.retriever import GenerativeRetriever
 from retrievers.index import Index
+from retrievers.rerank.ordering import count_fixed
 from retrievers.settings import RewriteFusion
+from retrievers.text import clean, document
 from retrievers.types import Ranking, ToolId
 from rewrite.rewriter import Rewriter
 from rewrite.template import Template
@@ -41,11 +45,18 @@ class ToolSearchResult:
     relevance: tuple[float, ...] | None = None
     """Per tool, the probability that its group of five tools holds one that is needed; None: not calibrated."""
     nothing_fits: NothingFits | None = None
-    """Why `min_score` left no tool."""
+    """Why `min_score` or `min_probability` left no tool."""
+    probabilities: tuple[float, ...] | None = None
+    """Per tool, the probability that the request needs it; None: not calibrated."""
+    rerank_failure: RerankFailure | None = None
+    """Why the ranking is in its first order although there is a reranker."""
 
 
 class ToolSearch:
-    """Utterances in, ranked tools out: detector, raw retrieval, rewriter, fusion. Detector and rewriter optional."""
+    """Utterances in, ranked tools out: detector, raw retrieval, rewriter, fusion, reranker.
+
+    Detector, rewriter and reranker are optional.
+    """
 
     def __init__(
         self,
@@ -55,6 +66,7 @@ class ToolSearch:
         fusion: RewriteFusion | None = None,
         phrasing: str = "named",
         held_out: bool = False,
+        reranker: RerankStage | None = None,
     ) -> None:
         """`phrasing` names the form in which candidate tools are shown to the rewriter.
 
@@ -65,8 +77,10 @@ class ToolSearch:
         self.held_out = open_held_out(index, retriever) if held_out else None
         self._names = index.exact_names()
         self._calibrator, self._name = open_calibrator(index, retriever), f"{retriever!r} of {index.name}"
+        self.words = retriever_words(index, retriever)
+        """The retriever in words, by which a reranker's card knows it."""
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
-        self._progress = index.context.show_progress
+        self._progress, self.reranker = index.context.show_progress, reranker
         self.fingerprint = self._retriever.fingerprint
         self.fields, self.tools = index.manifest.text, index.tools
 
@@ -87,17 +101,24 @@ class ToolSearch:
 
     @property
     def is_calibrated(self) -> bool:
-        """True if tools have a relevance, which `min_score` needs."""
-        return self._calibrator is not None
+        """True if tools have a relevance and a probability, which `min_score` and `min_probability` need."""
+        return self._calibrator is not None or (self.reranker is not None and self.reranker.calibration is not None)
 
     def search(
-        self, utterances: Sequence[str], k: int, detect: bool = True, min_score: float | None = None
+        self,
+        utterances: Sequence[str],
+        k: int,
+        detect: bool = True,
+        min_score: float | None = None,
+        min_probability: float | None = None,
     ) -> list[Ranking]:
         """Rank the tools of each utterance. Tools named in the utterance come first.
 
-        `min_score`: leave out tools with a lower relevance, a probability between 0 and 1.
+        `min_score`: leave out tools with a lower relevance, the probability that their group of five has a right one.
+        `min_probability`: leave out tools that are less probably needed themselves.
         """
-        return [result.ranking for result in self.explain(utterances, k, detect, min_score=min_score)]
+        results = self.explain(utterances, k, detect, min_score=min_score, min_probability=min_probability)
+        return [result.ranking for result in results]
 
     def explain(
         self,
@@ -106,45 +127,55 @@ class ToolSearch:
         detect: bool = True,
         threshold: float | None = None,
         min_score: float | None = None,
+        min_probability: float | None = None,
     ) -> list[ToolSearchResult]:
         """Rank with all intermediate results. Utterances that need no tool get an empty ranking if `detect` is on.
 
         `threshold` replaces the detector's own.
         """
-        self.check_min_score(min_score)
+        self.check_min_score(min_score, min_probability)
         detections = self.detect(utterances, threshold) if detect else [None] * len(utterances)
         needed = [i for i, detection in enumerate(detections) if detection is None or detection.needs_tool]
         results = [ToolSearchResult(Ranking(), Ranking(), detection=detection) for detection in detections]
         for i, result in zip(needed, self._explain([utterances[i] for i in needed], k), strict=True):
-            fitting = self.keep_fitting(utterances[i], result.ranking, (result.raw, *result.line_rankings), min_score)
+            lists = (result.raw, *result.line_rankings)
+            fitting = self.keep_fitting(utterances[i], result.ranking, lists, min_score, min_probability)
             results[i] = replace(
                 result,
                 ranking=fitting.ranking,
                 detection=detections[i],
                 relevance=fitting.relevance,
                 nothing_fits=fitting.nothing_fits,
+                probabilities=fitting.probabilities,
             )
         return results
 
-    def check_min_score(self, min_score: float | None) -> None:
-        """Refuse a threshold that is no probability, or that a retriever without calibration cannot apply."""
-        if min_score is not None:
-            check_min_score(min_score)
-            if self._calibrator is None:
+    def check_min_score(self, min_score: float | None, min_probability: float | None = None) -> None:
+        """Refuse thresholds that are no probabilities, or that a retriever without calibration cannot apply."""
+        for name, value in (("min_score", min_score), ("min_probability", min_probability)):
+            if value is None:
+                continue
+            check_min_score(value, name)
+            if not self.is_calibrated:
                 raise BadInput(
-                    f"min_score needs a calibrated retriever, and {self._name} is not; run `rewrite-index calibrate`"
+                    f"{name} needs a calibrated retriever, and {self._name} is not; run `rewrite-index calibrate`"
                 )
 
     def keep_fitting(
-        self, utterance: str, ranking: Ranking, lists: Sequence[Ranking], min_score: float | None = None
+        self,
+        utterance: str,
+        ranking: Ranking,
+        lists: Sequence[Ranking],
+        min_score: float | None = None,
+        min_probability: float | None = None,
     ) -> FittingTools:
-        """The relevance of an answer's tools, and the answer without those below `min_score`.
+        """The relevance of an answer's tools, and the answer without those below the thresholds.
 
         `lists`: the rankings of utterance and rewrite that were fused into it.
         """
-        if self._calibrator is None:
+        if self._calibrator is None and not ranking.probabilities:
             return FittingTools(ranking, None)
-        return fitting_tools(ranking, lists, self._names.find(utterance), min_score)
+        return fitting_tools(ranking, lists, self._names.find(utterance), min_score, min_probability)
 
     def detect(self, utterances: Sequence[str], threshold: float | None = None) -> list[Detection | None]:
         """Decide which utterances need a tool; None without a detector. An utterance that names a tool needs it."""
@@ -158,20 +189,42 @@ class ToolSearch:
 
     def _explain(self, utterances: Sequence[str], k: int) -> list[ToolSearchResult]:
         if self._rewriter is None:
-            raw = self.retrieve(utterances, k) if self.held_out else self._search(utterances, k, utterances)
-            return [
-                ToolSearchResult(self._names.promote(utterance, ranking, k), ranking)
-                for utterance, ranking in zip(utterances, raw, strict=True)
-            ]
+            depth = k if self.reranker is None else max(k, DEPTH)
+            raw = self.retrieve(utterances, depth) if self.held_out else self._search(utterances, depth, utterances)
+            lists: list[list[Ranking]] = [[] for _ in raw]
+            return self._results(utterances, raw, [None] * len(raw), lists, k)
         raw = self.retrieve(utterances, max(k, DEPTH))
         inputs = self.rewrite_inputs(utterances, raw, self._rewriter.template)
         rewrites = self._rewriter.rewrite(inputs, self._progress)
+        return self._results(utterances, raw, rewrites, self.search_rewrites(rewrites, utterances), k)
+
+    def _results(
+        self,
+        utterances: Sequence[str],
+        raw: Sequence[Ranking],
+        rewrites: Sequence[Rewrite | None],
+        lists: Sequence[Sequence[Ranking]],
+        k: int,
+    ) -> list[ToolSearchResult]:
+        """Fuse and rerank."""
+        depth = k if self.reranker is None else max(k, DEPTH)
+        rows = list(zip(utterances, raw, lists, strict=True))
+        fused = [self.fuse(utterance, ranking, lines, depth) for utterance, ranking, lines in rows]
         return [
-            ToolSearchResult(self.fuse(utterance, ranking, lines, k), ranking, rewrite, tuple(lines))
-            for utterance, ranking, rewrite, lines in zip(
-                utterances, raw, rewrites, self.search_rewrites(rewrites, utterances), strict=True
-            )
+            ToolSearchResult(one.ranking.cut(k), ranking, rewrite, tuple(lines), rerank_failure=one.failure)
+            for one, (_, ranking, lines), rewrite in zip(self.rerank(utterances, fused), rows, rewrites, strict=True)
         ]
+
+    def rerank(
+        self, utterances: Sequence[str], rankings: Sequence[Ranking], reranker: RerankStage | None = None
+    ) -> list[RerankedRanking]:
+        """Rerank fused lists by `reranker`, else by its own; tools that the utterance names stay in front."""
+        stage = reranker or self.reranker
+        if stage is None:
+            return [RerankedRanking(ranking) for ranking in rankings]
+        pairs = zip(utterances, rankings, strict=True)
+        fixed = [count_fixed(ranking, self._names.find(utterance)) for utterance, ranking in pairs]
+        return stage.rerank(utterances, rankings, fixed, lambda tool: clean(document(self.tools[tool], self.fields)))
 
     def fuse(
         self, utterance: str, raw: Ranking, lines: Sequence[Ranking], k: int, fusion: RewriteFusion | None = None

@@ -1,4 +1,4 @@
-"""Interfaces of retrieval: a retriever, a vector cache, a detector."""
+"""Interfaces of retrieval: a retriever, a reranker, a vector cache, a detector."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """One ranking per query, at most k tools each; none for an empty query."""
+
+
+class Reranker(Protocol):
+    """Reads a query together with every candidate of its ranking; does not change once opened."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Name of the exact weights."""
+
+    def score(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Per query, a score of each of its documents, higher for a better fit; not finite where the model failed."""
 
 
 @runtime_checkable

@@ -169,10 +169,10 @@ class ExactNames:
         if not named:
             return ranking.cut(k)
         top = 1.0 + (ranking.scores[0] if ranking else 0.0)
-        rest = [hit for hit in ranking if hit.tool_id not in set(named)]
-        return Ranking(
-            (*named, *(hit.tool_id for hit in rest))[:k], (*(top for _ in named), *(hit.score for hit in rest))[:k]
-        )
+        rest = ranking.without(named)
+        certain = (1.0,) * len(named) if ranking.probabilities else ()
+        scores = (*(top for _ in named), *rest.scores)
+        return Ranking((*named, *rest.ids), scores, (*certain, *rest.probabilities)).cut(k)
 
 
 class LayeredNames(ExactNames):

@@ -61,3 +61,9 @@ class Fuse(Protocol):
     """Fuses the raw ranking with those of a rewrite's lines; without lines the raw ranking is served."""
 
     def __call__(self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int) -> Ranking: ...
+
+
+class RerankAll(Protocol):
+    """Reranks the fused lists of a whole step together; a failure is raised."""
+
+    def __call__(self, utterances: Sequence[str], rankings: Sequence[Ranking]) -> list[Ranking]: ...

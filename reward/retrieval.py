@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from reward.base import Findings, FrozenSearch, Fuse, RewriteAttempt
+from reward.base import Findings, FrozenSearch, Fuse, RerankAll, RewriteAttempt
 from reward.lists import RankingCache
 from reward.metrics import DEPTH, judge, measure
 from reward.terms import TERMS, check_term
@@ -26,9 +26,18 @@ class RetrievalReward:
     """A weighted sum of terms, for a batch of attempts at once. As picklable as its retriever and its fusion are."""
 
     def __init__(
-        self, retriever: FrozenSearch, fuse: Fuse, weights: Mapping[str, float], baseline: Baseline = "none"
+        self,
+        retriever: FrozenSearch,
+        fuse: Fuse,
+        weights: Mapping[str, float],
+        baseline: Baseline = "none",
+        rerank: RerankAll | None = None,
     ) -> None:
-        """`weights` holds metrics (recall@5, ndcg@5, comp@5, rank@5, mrr) and the names in `TERMS`."""
+        """`weights` holds metrics (recall@5, ndcg@5, comp@5, rank@5, mrr) and the names in `TERMS`.
+
+        `rerank`: pays for reranked lists.
+        """
+        self._rerank = rerank
         for name in weights:
             check_term(name)
         self.metrics = [name for name in weights if name not in TERMS]
@@ -76,8 +85,11 @@ class RetrievalReward:
         fused = {
             (utterance, lines): self._fuse(
                 utterance, known[key(utterance, utterance)], [known[key(line, utterance)] for line in lines], DEPTH
-            ).ids
+            )
             for utterance, lines in dict.fromkeys([*rewritten, *alone])
         }
-        served, raw = ([fused[key] for key in keys] for keys in (rewritten, alone))
+        if self._rerank is not None:
+            lists = self._rerank([utterance for utterance, _ in fused], list(fused.values()))
+            fused = dict(zip(fused, lists, strict=True))
+        served, raw = ([fused[key].ids for key in keys] for keys in (rewritten, alone))
         return Findings(attempts, judge(served, gold), judge(raw, gold))

@@ -63,6 +63,8 @@ class _OpenChunk:
     detections: dict[str, Detection] = field(default_factory=dict)
     not_asked: dict[str, str] = field(default_factory=dict)
     """Why the rewriter is not asked about these utterances."""
+    not_reranked: dict[str, str] = field(default_factory=dict)
+    """Why the tools of these utterances are in their first order."""
 
 
 class Expander:
@@ -72,7 +74,8 @@ class Expander:
         self, parts: LoadedParts, reader: RowReader, key: Callable[[str], str], cache: AnswerLookup, k: int
     ) -> None:
         self._rewriter, self._search, self._detect = parts.rewriter, parts.search, parts.detect
-        self._fusion, self._left_out, self._min_score = parts.fusion, parts.left_out, parts.min_score
+        self._fusion, self._left_out = parts.fusion, parts.left_out
+        self._min_score, self._min_probability = parts.min_score, parts.min_probability
         self._reader, self._key, self._cache, self._k = reader, key, cache, k
         self._open: dict[int, _OpenChunk] = {}
         self._queue: deque[tuple[str, Prompt]] = deque()
@@ -196,15 +199,23 @@ class Expander:
         if self._search is None:
             return {}
         if self._rewriter is None:
-            results = self._search.explain(texts, self._k, detect=False, min_score=self._min_score)
-            fitting = [FittingTools(one.ranking, one.relevance, one.nothing_fits) for one in results]
+            limits = self._min_score, self._min_probability
+            results = self._search.explain(texts, self._k, False, None, *limits)
+            chunk.not_reranked = {
+                text: one.rerank_failure for text, one in zip(texts, results, strict=True) if one.rerank_failure
+            }
+            fitting = [FittingTools(one.ranking, one.relevance, one.nothing_fits, one.probabilities) for one in results]
             return dict(zip(texts, fitting, strict=True))
         raw = chunk.raw or self._retrieve(list(chunk.keys))
         lists = self._search.search_rewrites([rewrites.get(text, Rewrite()) for text in texts], texts)
+        depth = max(self._k, DEPTH) if self._search.reranker else self._k
+        fused = [self._search.fuse(text, raw[text], lines, depth) for text, lines in zip(texts, lists, strict=True)]
         tools = {}
-        for text, lines in zip(texts, lists, strict=True):
-            fused = self._search.fuse(text, raw[text], lines, self._k)
-            tools[text] = self._search.keep_fitting(text, fused, [raw[text], *lines], self._min_score)
+        for text, lines, one in zip(texts, lists, self._search.rerank(texts, fused), strict=True):
+            limits, parts = (self._min_score, self._min_probability), [raw[text], *lines]
+            tools[text] = self._search.keep_fitting(text, one.ranking.cut(self._k), parts, *limits)
+            if one.failure:
+                chunk.not_reranked[text] = one.failure
         return tools
 
     def _detections(self, texts: Sequence[str]) -> dict[str, Detection]:
@@ -245,6 +256,9 @@ class Expander:
             facts |= self._tool_facts(tools[row.text] if is_needed else FittingTools(Ranking(), ()), counts)
             if detection is not None:
                 facts["detection"] = asdict(detection)
+            if row.text in chunk.not_reranked:
+                facts["not_reranked"] = chunk.not_reranked[row.text]
+                counts.not_reranked += 1
         return GOOD + _json(facts)
 
     def _tool_facts(self, fitting: FittingTools, counts: RowCounts) -> dict[str, Any]:
@@ -252,10 +266,16 @@ class Expander:
         if self._min_score is not None:
             for tool, relevance in zip(tools, fitting.relevance or (), strict=True):
                 tool["relevance"] = relevance
+        if self._min_probability is not None:
+            for tool, probability in zip(tools, fitting.probabilities or (), strict=True):
+                tool["probability"] = probability
         if fitting.nothing_fits is None:
             return {"tools": tools}
         counts.nothing_fits += 1
-        return {"tools": tools, "nothing_fits": asdict(fitting.nothing_fits)}
+        reason = {
+            key: value for key, value in asdict(fitting.nothing_fits).items() if key == "best" or value is not None
+        }
+        return {"tools": tools, "nothing_fits": reason}
 
 
 def _to_cached(answers: list[Answer] | str, cut: int, rewriter: Rewriter) -> CachedAnswer:

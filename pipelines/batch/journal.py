@@ -40,12 +40,14 @@ class RowCounts:
     """Tokens of these answers."""
     lines: int = 0
     nothing_fits: int = 0
-    """Rows that `min_score` left without a tool."""
+    """Rows that `min_score` or `min_probability` left without a tool."""
+    not_reranked: int = 0
+    """Rows in their first order because the reranker failed."""
     statuses: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: RowCounts) -> None:
         """Add other counts to these."""
-        for name in ("rows", "bad", "answered", "tokens", "lines", "nothing_fits"):
+        for name in ("rows", "bad", "answered", "tokens", "lines", "nothing_fits", "not_reranked"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for status, count in other.statuses.items():
             self.statuses[status] = self.statuses.get(status, 0) + count

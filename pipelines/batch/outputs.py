@@ -31,6 +31,8 @@ FORMATS: dict[str, OutputFormat] = {
     ".trec": "trec",
     ".run": "trec",
 }
+OPENAI_EXTRAS = ("status", "queries", "tools", "nothing_fits", "not_reranked")
+"""Facts that an answer in the shape of the batch API has in addition."""
 ROW_GROUP = 20_000
 """Rows of a Parquet file that are written together."""
 Write = Callable[[list[bytes]], None]
@@ -50,6 +52,8 @@ class OutputWriter:
     rewrites: bool = True
     relevance: bool = False
     """Tools have a relevance beside their score."""
+    probability: bool = False
+    """Tools have a probability beside their score."""
 
     @contextmanager
     def writer(self, stream: IO[bytes]) -> Iterator[Write]:
@@ -93,7 +97,7 @@ class OutputWriter:
         import pyarrow
         import pyarrow.parquet
 
-        numbers = ("score", "relevance") if self.relevance else ("score",)
+        numbers = ["score", *["relevance"] * self.relevance, *["probability"] * self.probability]
         hit = pyarrow.struct([("id", pyarrow.string()), *((name, pyarrow.float64()) for name in numbers)])
         kinds = {"queries": pyarrow.list_(pyarrow.string()), "tokens": pyarrow.int64(), "tools": pyarrow.list_(hit)}
         schema = pyarrow.schema([(name, kinds.get(name, pyarrow.string())) for name in self._columns])
@@ -137,6 +141,7 @@ def make_output(name: str, config: BatchConfig, shape: Shape, tag: str) -> Outpu
         config.index is not None,
         config.rewriter is not None,
         config.min_score is not None,
+        config.min_probability is not None,
     )
 
 
@@ -156,7 +161,7 @@ def openai_answer(facts: dict[str, Any], model: str) -> dict[str, Any]:
             }
         ],
         "usage": {"prompt_tokens": 0, "completion_tokens": tokens, "total_tokens": tokens},
-        **{name: facts[name] for name in ("status", "queries", "tools", "nothing_fits") if name in facts},
+        **{name: facts[name] for name in OPENAI_EXTRAS if name in facts},
     }
     response = {"status_code": 200, "request_id": f"request-{facts['id']}", "body": body}
     return {"id": f"batch-{facts['id']}", "custom_id": facts["id"], "response": response, "error": None}

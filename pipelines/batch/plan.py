@@ -11,6 +11,15 @@ from pipelines.batch.answer_cache import make_key_function
 from pipelines.batch.settings import BatchConfig
 from pipelines.context import make_context
 from pipelines.index.defaults import choose_retriever, index_folder
+from pipelines.rerank.loading import (
+    RerankerParts,
+    choice_warning,
+    choose,
+    find_reranker,
+    load_model,
+    make_stage,
+    retriever_words,
+)
 from pipelines.rewriters import PHRASING, RewriterParts, describe, find_parts, load_rewriter
 from pipelines.search import ToolSearch
 from pipelines.system_description import fusion_warning, retriever_label
@@ -37,6 +46,9 @@ class BatchPlan:
     fingerprint: str | None
     """Of the index."""
     warning: str = ""
+    reranker: RerankerParts | None = None
+    words: str = ""
+    """The retriever in words, by which a reranker's card knows it."""
 
     @property
     def leaves_rewriter_out(self) -> bool:
@@ -64,10 +76,16 @@ class BatchPlan:
             "k": None if index is None else self.config.k,
             **({} if self.config.detect else {"detect": False}),
             **({} if self.config.min_score is None else {"min_score": self.config.min_score}),
+            **({} if self.config.min_probability is None else {"min_probability": self.config.min_probability}),
+            **({} if self.reranker is None else {"reranker": self._reranker_identity(self.reranker)}),
             "input": {key: settings[key] for key in ("text", "id", "max_characters")},
             "order": self.config.order,
             "chunk_size": self.config.chunk_size,
         }
+
+    def _reranker_identity(self, parts: RerankerParts) -> dict[str, Any]:
+        choice = choose(parts, self.words)
+        return {"fingerprint": parts.fingerprint, "top": choice.top, "weight": choice.weight}
 
     def key_function(self) -> Callable[[str], str]:
         """A function from utterances to the keys of their cached answers."""
@@ -85,16 +103,20 @@ def make_plan(config: BatchConfig, device: str | None) -> BatchPlan:
         raise BadInput(f"the template {rewriter.template.name} shows retrieved tools; name the `index` they come from")
     fusion = config.rewriter.fusion if config.rewriter is not None else None
     card_fusion = rewriter.fusion if rewriter is not None else None
-    fingerprint, warning = None, ""
+    fingerprint, warning, words = None, "", ""
+    reranker = None if config.rerank is None else find_reranker(config.rerank)
     if config.index is not None:
         index = _open_index(config, device)
         config = replace(config, retriever=choose_retriever(index, config.retriever))
         fingerprint = index.retriever(config.retriever).fingerprint
-        if config.min_score is not None:
-            ToolSearch(index, config.retriever).check_min_score(config.min_score)
+        words = retriever_words(index, config.retriever)
+        if reranker is None or not choose(reranker, words).calibration:
+            ToolSearch(index, config.retriever).check_min_score(config.min_score, config.min_probability)
+        warning = choice_warning(reranker, words) if reranker is not None else ""
         if rewriter is not None and fusion is None:
-            warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "rewriter.fusion")
-    plan = BatchPlan(config, rewriter, fusion or card_fusion or RewriteFusion(), fingerprint, warning)
+            warning = fusion_warning(rewriter, retriever_label(index, config.retriever), "rewriter.fusion") or warning
+    fusion = fusion or card_fusion or RewriteFusion()
+    plan = BatchPlan(config, rewriter, fusion, fingerprint, warning, reranker, words)
     return replace(plan, warning=LEFT_OUT) if plan.leaves_rewriter_out else plan
 
 
@@ -108,6 +130,7 @@ class LoadedParts:
     fusion: RewriteFusion
     detect: bool = True
     min_score: float | None = None
+    min_probability: float | None = None
     left_out: bool = False
     """The fusion leaves the rewriter out."""
 
@@ -120,8 +143,13 @@ def load_parts(plan: BatchPlan, device: str | None) -> LoadedParts:
     search = None
     if config.index is not None:
         phrasing = plan.rewriter.phrasing if plan.rewriter is not None else PHRASING
-        search = ToolSearch(_open_index(config, device), config.retriever, fusion=plan.fusion, phrasing=phrasing)
-    return LoadedParts(rewriter, search, plan.fusion, config.detect, config.min_score, plan.leaves_rewriter_out)
+        index, stage = _open_index(config, device), None
+        if plan.reranker is not None:
+            model = load_model(plan.reranker, device, index.context.vllm)
+            stage = make_stage(plan.reranker, model, plan.words)
+        search = ToolSearch(index, config.retriever, fusion=plan.fusion, phrasing=phrasing, reranker=stage)
+    limits = config.min_score, config.min_probability
+    return LoadedParts(rewriter, search, plan.fusion, config.detect, *limits, plan.leaves_rewriter_out)
 
 
 def _open_index(config: BatchConfig, device: str | None) -> Index:

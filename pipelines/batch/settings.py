@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
+from pipelines.rerank.settings import RerankSettings
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
 
@@ -59,6 +60,10 @@ class BatchConfig:
     """Return no tools for queries that need none, where the index has a detector."""
     min_score: Annotated[float, Interval(ge=0, le=1)] | None = None
     """Leave out tools with a lower relevance (docs/choosing.md), which is then written beside the score."""
+    min_probability: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Leave out tools that are less probably needed; the probability is then written beside the score."""
+    rerank: RerankSettings | None = None
+    """A reranker for the first tools of every list."""
     input: InputSettings = field(default_factory=InputSettings)
     output_format: OutputFormat | None = None
     """Not set: by the output's name."""
@@ -77,5 +82,8 @@ class BatchConfig:
             raise BadInput("a batch job needs a `rewriter`, an `index`, or both; got neither", "rewriter")
         if self.output_format == "trec" and self.index is None:
             raise BadInput("a TREC run holds tools; name the `index` that finds them", "output_format")
-        if self.min_score is not None and self.index is None:
-            raise BadInput("without an `index` there are no tools that could be left out", "min_score")
+        for name in ("min_score", "min_probability"):
+            if getattr(self, name) is not None and self.index is None:
+                raise BadInput("without an `index` there are no tools that could be left out", name)
+        if self.rerank is not None and self.index is None:
+            raise BadInput("without an `index` there are no tools to rerank", "rerank")

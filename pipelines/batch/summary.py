@@ -68,6 +68,8 @@ class BatchSummary(RowCounts):
             )
         if self.nothing_fits:
             lines.append(f"{self.nothing_fits:,} rows for which no tool fits (min_score)")
+        if self.not_reranked:
+            lines.append(f"{self.not_reranked:,} rows in their first order, because the reranker failed")
         return "\n".join([*lines, self.output])
 
 

@@ -47,6 +47,13 @@ COMMANDS = {
         "is trained on all groups, written as an adapter, and evaluated on sets it never saw. After a kill, the same "
         "command continues.",
     ),
+    "rerank": (
+        "data sets + lists of retrievers -> a reranker",
+        "Train a cross-encoder or a language model to put the first tools of a list into a better order. "
+        "--leave-one-out first trains once without each group of data sets and evaluates on that group, which chooses "
+        "depth and weight; without it, the final reranker is trained on all groups, and chooses on dev where no group "
+        "was left out. After a kill, the same command continues.",
+    ),
     "utterances": (
         "catalogue without labels -> synthetic utterances",
         "Let a language model write, for each tool of an index, what users who need it might say; keep the utterances "
@@ -54,7 +61,12 @@ COMMANDS = {
         "continues.",
     ),
 }
-MODULES = {"renew": "train_renew", "utterances": "train_utterances", "encoder": "train_encoder"}
+MODULES = {
+    "renew": "train_renew",
+    "utterances": "train_utterances",
+    "encoder": "train_catalogues",
+    "rerank": "train_catalogues",
+}
 
 
 def add_train_commands(commands: Subparsers) -> None:
@@ -66,7 +78,7 @@ def add_train_commands(commands: Subparsers) -> None:
         device_argument(parser)
         if name in ("sft", "align"):
             parser.add_argument("--resume", action="store_true", help="continue from the output's last checkpoint")
-        if name == "encoder":
+        if name in ("encoder", "rerank"):
             parser.add_argument(
                 "--leave-one-out", action="store_true", help="train without each group in turn and evaluate on it"
             )

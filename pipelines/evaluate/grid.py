@@ -85,7 +85,7 @@ def raw_counterparts(systems: Mapping[str, SystemSettings], default_index: str |
     retrievers = {name: (system.index or default_index, system.retriever) for name, system in systems.items()}
     raw: dict[tuple[str | None, str | None], str] = {}
     for name, system in systems.items():
-        if system.rewriter is None and system.run is None:
+        if system.rewriter is None and system.run is None and system.rerank is None:
             raw.setdefault(retrievers[name], name)
     rewriting = [name for name, system in systems.items() if system.rewriter is not None]
     return {name: raw[retrievers[name]] for name in rewriting if retrievers[name] in raw}

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.evaluate.context import EvalContext, RetrieverRef, Timed
 from pipelines.evaluate.fusion_selection import FusionDevSet, FusionScore, choose_fusion
+from pipelines.evaluate.reranked_systems import FusedLists
 from pipelines.rewriters import RewriterParts, RewriterSettings, describe, find_parts, load_rewriter
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
@@ -91,10 +92,8 @@ class RewriterPool:
         inputs = search.rewrite_inputs(evaluation.queries.texts(split), raw.value, rewriter.template)
         return evaluation.timed(lambda: rewriter.rewrite(inputs, evaluation.context.show_progress))
 
-    def rank(
-        self, use: RewriterUse, fusion: RewriteFusion | None, min_score: float | None = None
-    ) -> tuple[list[Ranking], float, SystemFusion]:
-        """A system's rankings, the seconds of all steps behind them, and its fusion."""
+    def rank(self, use: RewriterUse, fusion: RewriteFusion | None) -> tuple[FusedLists, SystemFusion]:
+        """A system's rankings before they are reranked, and its fusion."""
         evaluation, split = self._evaluation, self._evaluation.queries.split
         search = evaluation.search(use.ref, split=split)
         tried = tuple(self._choose(use)) if use.choose else ()
@@ -104,14 +103,13 @@ class RewriterPool:
         line_rankings, texts = self._search_rewrites(use, split), evaluation.queries.texts(split)
         fused = evaluation.timed(
             lambda: [
-                search.keep_fitting(
-                    text, search.fuse(text, ranking, lines, DEPTH, chosen), [ranking, *lines], min_score
-                ).ranking
+                search.fuse(text, ranking, lines, DEPTH, chosen)
                 for text, ranking, lines in zip(texts, raw.value, line_rankings.value, strict=True)
             ]
         )
         seconds = raw.seconds + rewrites.seconds + line_rankings.seconds + fused.seconds
-        return fused.value, seconds, SystemFusion(self._label(use), chosen, tried)
+        parts = [[ranking, *lines] for ranking, lines in zip(raw.value, line_rankings.value, strict=True)]
+        return FusedLists(fused.value, parts, seconds), SystemFusion(self._label(use), chosen, tried)
 
     def parts(self, use: RewriterUse) -> RewriterParts:
         """The parts of a system's rewriter."""

@@ -22,13 +22,14 @@ from pipelines.evaluate.significance import bootstrap_intervals
 from pipelines.evaluate.systems import SystemAnswers, SystemSettings, answer_queries
 from pipelines.index.defaults import AUTO
 from pipelines.report.data import ComparisonRow, FusionRow, RewriterRow
+from pipelines.rerank.settings import RerankSettings
 from pipelines.rewriters import RewriterSettings
 from retrievers.errors import BadInput
 from retrievers.kind import Context
 from reward.metrics import DEPTH, judge, measure, parse_metric
 
-RAW, REWRITTEN = "raw", "rewritten"
-"""The systems of the block `index`, `retriever`, `rewriter`."""
+RAW, REWRITTEN, RERANKED = "raw", "rewritten", "reranked"
+"""The systems of the block `index`, `retriever`, `rewriter`, `rerank`."""
 METRICS = ("recall@3", "recall@5", "recall@10", "ndcg@3", "ndcg@5", "comp@3", "comp@5", "mrr")
 
 
@@ -48,9 +49,11 @@ class EvalConfig:
     index: str | None = None
     """The index of systems that name none."""
     retriever: str | None = None
-    """With `index` and `rewriter` the block of a serve or batch config: adds the systems `raw` and `rewritten`. Not
-    set: `auto`, if there is a `rewriter` or no other system."""
+    """With `index`, `rewriter` and `rerank` the block of a serve or batch config: adds the systems `raw`, `rewritten`
+    and `reranked`. Not set: `auto`, if there is a `rewriter`, a `rerank` or no other system."""
     rewriter: RewriterSettings | None = None
+    rerank: RerankSettings | None = None
+    """Reranks the list of `rewritten`, or of `raw` without a rewriter."""
     split: str = "test"
     protocol: Protocol = "official"
     baseline: str | None = None
@@ -95,11 +98,16 @@ class EvalConfig:
     @property
     def _block_systems(self) -> dict[str, SystemSettings]:
         alone = self.index is not None and not self.systems and self.grid is None
-        if self.retriever is None and self.rewriter is None and not alone:
+        if self.retriever is None and self.rewriter is None and self.rerank is None and not alone:
             return {}
         retriever = self.retriever or AUTO
-        rewritten = {REWRITTEN: SystemSettings(retriever, rewriter=REWRITTEN)} if self.rewriter else {}
-        return {RAW: SystemSettings(retriever), **rewritten}
+        systems = {RAW: SystemSettings(retriever)}
+        if self.rewriter:
+            systems[REWRITTEN] = SystemSettings(retriever, rewriter=REWRITTEN)
+        if self.rerank:
+            rewriter = REWRITTEN if self.rewriter else None
+            systems[RERANKED] = SystemSettings(retriever, rewriter=rewriter, rerank=self.rerank)
+        return systems
 
 
 def _check_rewriters(config: EvalConfig) -> None:
@@ -200,6 +208,8 @@ class Evaluation:
                 for name, system in self.config.all_systems.items()
                 if system.min_score is not None
             },
+            "rerankers": {name: asdict(one.reranking) for name, one in answers.items() if one.reranking},
+            "returned": {name: asdict(one.returned) for name, one in answers.items() if one.returned},
         }
 
 

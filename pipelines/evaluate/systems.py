@@ -11,9 +11,11 @@ from annotated_types import Interval
 
 from pipelines.data.trec import read_run
 from pipelines.evaluate.context import EvalContext, EvalQueries, RetrieverRef
+from pipelines.evaluate.reranked_systems import FusedLists, RerankerFigures, RerankerPool, ReturnedTools, Thresholds
 from pipelines.evaluate.rewritten_systems import DEV, RewriterAnswers, RewriterPool, RewriterUse, SystemFusion
 from pipelines.index.defaults import choose_retriever
 from pipelines.index.trained_on import refuse_trained
+from pipelines.rerank.settings import RerankSettings
 from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
 from retrievers.errors import BadInput
@@ -40,14 +42,20 @@ class SystemSettings:
     """Choose the fusion on the dev split of the same data set."""
     min_score: Annotated[float, Interval(ge=0, le=1)] | None = None
     """Leave out tools with a lower relevance; metrics.json has the share of queries that are left with none."""
+    min_probability: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Leave out tools that are less probably needed; metrics.json has precision, recall and number of the others."""
+    rerank: RerankSettings | None = None
+    """A reranker for the first tools of the list."""
 
     def __post_init__(self) -> None:
         if (self.retriever is None) == (self.run is None):
             raise BadInput("a system is either a `retriever` of an index or a `run` file")
         if self.run is not None and self.rewriter is not None:
             raise BadInput("a run file is final; a rewriter needs a retriever", "rewriter")
-        if self.run is not None and self.min_score is not None:
+        if self.run is not None and (self.min_score is not None or self.min_probability is not None):
             raise BadInput("a run file has no relevance; name a retriever", "min_score")
+        if self.run is not None and self.rerank is not None:
+            raise BadInput("a run file is final; a reranker needs a retriever", "rerank")
         if self.rewriter is None and (self.fusion is not None or self.choose_fusion):
             raise BadInput("without a `rewriter` there is nothing to fuse with the raw query")
         if self.fusion is not None and self.choose_fusion:
@@ -67,6 +75,10 @@ class SystemAnswers:
     """Paths of the tools in the retriever's tree of codes, if it has one."""
     description: SystemDescription | None = None
     """None for a run file."""
+    reranking: RerankerFigures | None = None
+    """None without a reranker."""
+    returned: ReturnedTools | None = None
+    """None without a threshold."""
 
 
 def answer_queries(
@@ -90,6 +102,10 @@ def answer_queries(
         refs[name] = _checked_ref(name, system, default_index, evaluation)
         if system.rewriter is not None:
             uses[name] = RewriterUse(system.rewriter, refs[name], system.choose_fusion)
+    named = {name: (refs[name], system.rerank) for name, system in systems.items() if name in refs}
+    rerankers = RerankerPool(evaluation, {name: (ref, rerank) for name, (ref, rerank) in named.items() if rerank})
+    for name, ref in refs.items():
+        rerankers.check_thresholds(name, ref, _thresholds(systems[name]))
     pool = RewriterPool(evaluation, rewriters, uses.values())
     pool.answer()
     answers = {}
@@ -98,30 +114,37 @@ def answer_queries(
             answers[name] = SystemAnswers(runs[name], f"run:{Path(system.run or '').name}", None)
             continue
         ref, use = refs[name], uses.get(name)
-        rankings, seconds, fusion = (
-            pool.rank(use, system.fusion, system.min_score) if use else _rank_raw(evaluation, ref, system.min_score)
-        )
+        fused, fusion = pool.rank(use, system.fusion) if use else (_rank_raw(evaluation, ref), None)
+        done = rerankers.finish(name, ref, fused, _thresholds(system))
         description = describe_system(
             evaluation.index(ref.index), ref.retriever, context.find_model, pool.parts(use) if use else None
         )
         search = evaluation.search(ref)
         answers[name] = SystemAnswers(
-            dict(zip(order, rankings, strict=True)), search.fingerprint, seconds, fusion, search.branches, description
+            dict(zip(order, done.rankings, strict=True)),
+            search.fingerprint,
+            fused.seconds + done.seconds,
+            fusion,
+            search.branches,
+            description,
+            done.reranking,
+            done.returned,
         )
     return answers, pool.answers()
 
 
-def _rank_raw(evaluation: EvalContext, ref: RetrieverRef, min_score: float | None) -> tuple[list[Ranking], float, None]:
-    """The rankings of a system that does not rewrite, and the seconds they took."""
+def _thresholds(system: SystemSettings) -> Thresholds:
+    return Thresholds(system.min_score, system.min_probability)
+
+
+def _rank_raw(evaluation: EvalContext, ref: RetrieverRef) -> FusedLists:
+    """The rankings of a system that does not rewrite."""
     split, search = evaluation.queries.split, evaluation.search(ref)
     raw, texts = evaluation.raw(ref, split), evaluation.queries.texts(split)
     named = evaluation.timed(
-        lambda: [
-            search.keep_fitting(text, search.fuse(text, ranking, (), DEPTH), [ranking], min_score).ranking
-            for text, ranking in zip(texts, raw.value, strict=True)
-        ]
+        lambda: [search.fuse(text, ranking, (), DEPTH) for text, ranking in zip(texts, raw.value, strict=True)]
     )
-    return named.value, raw.seconds + named.seconds, None
+    return FusedLists(named.value, [[ranking] for ranking in raw.value], raw.seconds + named.seconds)
 
 
 def _checked_ref(name: str, system: SystemSettings, default_index: str | None, evaluation: EvalContext) -> RetrieverRef:
@@ -131,7 +154,6 @@ def _checked_ref(name: str, system: SystemSettings, default_index: str | None, e
         raise BadInput(f"the system {name!r} names no index, and neither does the config")
     retriever = choose_retriever(evaluation.index(folder), system.retriever)
     ref = RetrieverRef(folder, retriever)
-    evaluation.search(ref).check_min_score(system.min_score)
     evaluation.search(ref).check_tools((tool.id for tool in queries.data.tools), f"the index of {name!r}")
     uses_dev = system.choose_fusion or queries.split == DEV
     refuse_trained(

@@ -35,6 +35,18 @@ confident    the raw ranking's first tool scores at least `skip_rewrite_above`
 """
 
 
+RerankReason = Literal["starting", "unavailable", "deadline", "busy", "not_finite", "failed"]
+"""Why tools are in their first order although there is a reranker.
+
+starting     the model is not up yet
+unavailable  it cannot be reached
+deadline     there was no time left for it
+busy         too many utterances wait for it
+not_finite   its answer is no number
+failed       it failed; see the log
+"""
+
+
 class RewriteFailure(Exception):
     """There is no rewrite. Hidden from the caller, who gets the raw ranking."""
 

@@ -17,10 +17,12 @@ from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
 from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
+from pipelines.serve.reranking import ServedReranker
 from pipelines.serve.rewriter.manager import RETRY_SECONDS, RewriterManager
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
 from pipelines.system_description import retriever_label
+from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.kind import Context
 from rewrite.errors import RewriteError
@@ -36,15 +38,21 @@ class Gateway:
             tracing.start()
         self.config, self.metrics = config, Metrics()
         self.gate = Gate(config.keys, config.anonymous, config.limits.anonymous_per_minute, config.access)
-        self.rewriter = RewriterManager(config.rewriter, self.metrics, device) if config.rewriter else None
+        self.reranker = ServedReranker(config.rerank, self.metrics, device) if config.rerank else None
+        second = self.reranker.second if self.reranker else None
+        if second is not None and config.rewriter is None:
+            raise BadInput("without a rewriter there is no vLLM to share; set `rerank.engine` to transformers")
+        self.rewriter = RewriterManager(config.rewriter, self.metrics, device, second) if config.rewriter else None
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
-        self.catalogue.current.search.check_min_score(config.min_score)
+        search = self.catalogue.current.search
+        if self.reranker is None or not self.reranker.is_calibrated(search):
+            search.check_min_score(config.min_score, config.min_probability)
         self.admission = Admission(
             self.catalogue, config.trust, config.quarantine, [source.name for source in config.mcp]
         )
         dispatcher = self.rewriter.dispatcher if self.rewriter else None
-        self.service = SearchService(config, self.catalogue, self.metrics, dispatcher)
+        self.service = SearchService(config, self.catalogue, self.metrics, dispatcher, self.reranker)
         self.calls = CallService(config, self.catalogue, self.admission, self.metrics)
         self.feedback = _open_feedback(config)
         self.draining = False
@@ -70,6 +78,8 @@ class Gateway:
             await self.rewriter.close()
         await self.calls.close()
         self.service.batcher.close()
+        if self.reranker is not None:
+            self.reranker.close()
         await asyncio.to_thread(self.catalogue.close)
 
     async def refresh(self) -> None:

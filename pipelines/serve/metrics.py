@@ -29,6 +29,7 @@ class Metrics:
         self.rewrites = counter("rewrites", "Rewrites by status.", "status")
         self.not_asked = counter("rewriter_not_asked", "Searches without the rewriter.", "reason")
         self.nothing_fits = counter("nothing_fits", "Searches without a tool that reaches min_score.")
+        self.not_reranked = counter("not_reranked", "Lists in their first order despite a reranker.", "reason")
         self.cache = counter("rewrite_cache", "Lookups in the cache of rewrites.", "result")
         self.refused = counter("refused", "Requests refused before any work.", "code")
         self.in_flight = gauge("in_flight", "Running requests.")

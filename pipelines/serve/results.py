@@ -63,7 +63,7 @@ def keep_allowed(ranking: Ranking, is_allowed: ToolFilter) -> Ranking:
 
 
 def explain_empty(fitting: FittingTools, metrics: Metrics) -> NothingFitsOut | None:
-    """Reason why `min_score` left no tool, which is also counted; None: it left some, or there was none."""
+    """Reason why a threshold left no tool, which is also counted; None: it left some, or there was none."""
     reason = fitting.nothing_fits
     if reason is None:
         return None
@@ -76,7 +76,9 @@ def found_tools(snapshot: Snapshot, fitting: FittingTools, raw: Ranking, lines: 
     lists = [("raw", raw), *((f"line {number}", ranking) for number, ranking in enumerate(lines, 1))]
     ranks = [(name, {tool: rank for rank, tool in enumerate(ranking.ids, 1)}) for name, ranking in lists]
     tools = []
-    for hit, relevance in zip(fitting.ranking, fitting.relevance or [None] * len(fitting.ranking), strict=True):
+    unknown = [None] * len(fitting.ranking)
+    rows = zip(fitting.ranking, fitting.relevance or unknown, fitting.probabilities or unknown, strict=True)
+    for hit, relevance, probability in rows:
         tool = snapshot.index.tools[hit.tool_id]
         tools.append(
             FoundTool(
@@ -87,6 +89,7 @@ def found_tools(snapshot: Snapshot, fitting: FittingTools, raw: Ranking, lines: 
                 category=tool.category,
                 score=hit.score,
                 relevance=relevance,
+                probability=probability,
                 found_by=[ListRank(list=name, rank=by_id[tool.id]) for name, by_id in ranks if tool.id in by_id],
             )
         )

@@ -17,12 +17,12 @@ from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
 from pipelines.serve.metrics import Metrics
+from pipelines.serve.reranking import ServedReranker, check_thresholds, fingerprints
 from pipelines.serve.results import Timings, ToolFilter, explain_empty, found_tools, keep_allowed, make_filter
-from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
+from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher, served_fusion
 from pipelines.serve.schemas import search as schemas
 from pipelines.serve.settings import ServeConfig
 from pipelines.serve.tracing import span
-from retrievers.settings import RewriteFusion
 from retrievers.trust.tiers import apply_trust
 from retrievers.types import Ranking
 from rewrite.types import RewriteRequest
@@ -59,8 +59,10 @@ class SearchService:
         catalogue: LiveCatalogue,
         metrics: Metrics,
         dispatcher: RewriteDispatcher | None,
+        reranker: ServedReranker | None = None,
     ) -> None:
         """`dispatcher`: None without a rewriter."""
+        self._reranker = reranker
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
         self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
         self._dispatcher, self._trust = dispatcher, config.trust or TRUST_ALL
@@ -74,9 +76,7 @@ class SearchService:
         """Rank tools for each utterance. If the rewriter fails, the ranking is the raw one."""
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         state = self._begin(request.deadline_ms, with_rewriter=request.rewrite != "off")
-        if request.min_score is not None and not state.snapshot.search.is_calibrated:
-            message = "min_score needs a calibrated retriever; this server's operator can run `rewrite-index calibrate`"
-            raise Refusal(422, "not_calibrated", message)
+        check_thresholds(request, state.snapshot, self._reranker)
         state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot, access))
         not_asked = self._not_asked(request.rewrite, state.loaded)
         raw = [asyncio.ensure_future(self._search_raw(state, utterance)) for utterance in utterances]
@@ -92,7 +92,7 @@ class SearchService:
                 ranking.cancel()
         return schemas.SearchResponse(
             results=list(results),
-            fingerprints=_fingerprints(state.snapshot, None if not_asked else state.loaded),
+            fingerprints=fingerprints(state.snapshot, None if not_asked else state.loaded, self._reranker),
             timings_ms=state.timings.finish(self._metrics),
         )
 
@@ -115,7 +115,7 @@ class SearchService:
 
         return schemas.RewriteResponse(
             results=list(await asyncio.gather(*map(rewrite_one, utterances))),
-            fingerprints=_fingerprints(state.snapshot, state.loaded),
+            fingerprints=fingerprints(state.snapshot, state.loaded),
             timings_ms=state.timings.finish(self._metrics),
         )
 
@@ -139,27 +139,33 @@ class SearchService:
         if detection is not None and not detection.needs_tool:
             reason = self._count_not_asked(not_asked or "detector")
             return schemas.SearchResult(detection=detection, rewrite=None, not_asked=reason, fallback=None, tools=[])
-        fusion = _fusion(state.loaded, forced=request.rewrite == "on")
+        fusion = served_fusion(state.loaded, forced=request.rewrite == "on")
         if not not_asked and fusion.skip_rewrite_above is not None:
             not_asked = "confident" if fusion.skips_rewrite(await asyncio.shield(raw)) else None
         if not_asked:
             self._count_not_asked(not_asked)
         else:
             try:
-                rewrite = await self._rewrite(state, utterance, raw, 2 * self._line_seconds)
+                rerank_seconds = self._reranker.seconds if self._reranker else 0.0
+                rewrite = await self._rewrite(state, utterance, raw, 2 * self._line_seconds + rerank_seconds)
                 fallback = self._unparseable(rewrite)
                 lines = await self._search_lines(state, rewrite.lines)
             except RewriteFailure as failure:
                 rewrite, lines, fallback = None, [], self._fallback(failure)
         ranking = await raw
         began, snapshot = time.monotonic(), state.snapshot
-        depth = UNLIMITED if state.is_allowed or self._trust.limits_rankings else state.k
+        reranker = self._reranker if request.rerank == "auto" else None
+        depth = UNLIMITED if reranker or state.is_allowed or self._trust.limits_rankings else state.k
         fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
         if state.is_allowed:
             fused = keep_allowed(fused, state.is_allowed)
+        reranked = None
+        if reranker:
+            fused, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
         fused = apply_trust(fused, state.k, lambda tool: snapshot.index.tools[tool].provider, self._trust)
         min_score = self._config.min_score if request.min_score is None else request.min_score
-        fitting = snapshot.search.keep_fitting(utterance, fused, [ranking, *lines], min_score)
+        least = self._config.min_probability if request.min_probability is None else request.min_probability
+        fitting = snapshot.search.keep_fitting(utterance, fused, [ranking, *lines], min_score, least)
         tools = found_tools(snapshot, fitting, ranking, lines)
         state.timings.add("fuse", began)
         return schemas.SearchResult(
@@ -167,6 +173,7 @@ class SearchService:
             rewrite=rewrite,
             not_asked=not_asked,
             fallback=fallback,
+            rerank=reranked,
             tools=tools,
             nothing_fits=explain_empty(fitting, self._metrics),
             definitions=await self._definitions(snapshot, request.format, fitting.ranking.ids),
@@ -282,19 +289,3 @@ class SearchService:
 def _retrieve(key: tuple[ToolSearch, int], texts: Sequence[str]) -> list[Ranking]:
     search, depth = key
     return search.retrieve(texts, depth)
-
-
-def _fingerprints(snapshot: Snapshot, loaded: LoadedRewriter | None) -> schemas.Fingerprints:
-    return schemas.Fingerprints(
-        index=snapshot.index.fingerprint,
-        retriever=snapshot.search.fingerprint,
-        rewriter=str(loaded.facts.get("fingerprint") or loaded.model) if loaded else None,
-        template=f"{loaded.template.name} {loaded.template.version}" if loaded else None,
-    )
-
-
-def _fusion(loaded: LoadedRewriter | None, forced: bool) -> RewriteFusion:
-    """The fusion of the rewriter's card; a card that advises against rewriting gives way to equal weights."""
-    fusion = loaded.fusion if loaded else RewriteFusion()
-    fusion = replace(fusion, skip_rewrite_above=None) if forced else fusion
-    return fusion if fusion.raw < 1 else RewriteFusion()

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval, Lt
 
 from pipelines.database.settings import DatabaseSettings
+from pipelines.rerank.settings import RerankSettings
 from pipelines.serve.calls.settings import AccessRules, ApiSource, CallSettings
 from pipelines.serve.rewriter.settings import ServedRewriter
 from retrievers.errors import BadInput
@@ -135,6 +136,8 @@ class ServeConfig:
     """Runs the language model of a generative retriever."""
     rewriter: ServedRewriter | None = None
     """None: search the raw utterance only."""
+    rerank: RerankSettings | None = None
+    """Reranks the first tools within the same deadline; None: no reranker."""
     host: str = "127.0.0.1"
     port: Annotated[int, Ge(0), Lt(65536)] = 8080
     hosts: tuple[str, ...] = ()
@@ -163,6 +166,8 @@ class ServeConfig:
     the index was trained, and 0.4 for `bundled:sample` (docs/choosing.md). 0 searches for every utterance."""
     min_score: Annotated[float, Interval(ge=0, le=1)] | None = None
     """Leaves out tools with a lower relevance, unless the request sets its own; None: none is left out."""
+    min_probability: Annotated[float, Interval(ge=0, le=1)] | None = None
+    """Leaves out tools that are less probably needed, unless the request sets its own; None: none is left out."""
     learn: bool = False
     """Let the index learn feedback at once; needs an index folder with a retriever of kind masstool."""
     feedback: str = ""

@@ -10,17 +10,22 @@ from typing import Any
 import numpy as np
 
 from pipelines.context import make_context
+from pipelines.rerank.loading import RerankerParts, find_reranker, load_model, make_stage
+from pipelines.rerank.settings import RerankSettings
 from pipelines.search import ToolSearch
 from pipelines.train.sources import TargetsFolder
+from retrievers.base import Reranker
 from retrievers.errors import BadInput, ModelMismatch
 from retrievers.index import Index
 from retrievers.kind import Context
+from retrievers.rerank.cached import CachedReranker
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking
 from reward.base import RewriteAttempt
 from reward.retrieval import Baseline, RetrievalReward
 from reward.terms import TERMS, check_term
 from rewrite.align.samples import AlignQuery
+from rewrite.errors import BackendDown
 from rewrite.template import Template
 from rewrite.types import Answer
 
@@ -36,6 +41,8 @@ class RewardSettings:
     baseline: Baseline = "none"
     """Zero of the reward. none: an answer that earns nothing; raw: leaving the query alone, so that the reward is the
     gain by the rewrite. Unreadable answers are below both."""
+    rerank: RerankSettings | None = None
+    """Pays for the reranked list, as it will be served; its model is loaded beside the policy."""
 
     def __post_init__(self) -> None:
         for name in self.terms:
@@ -67,6 +74,15 @@ class ServedSearch:
     def __call__(self, utterance: str, raw: Ranking, lists: Sequence[Ranking], k: int) -> Ranking:
         return self._search.fuse(utterance, raw, lists, k, self._fusion)
 
+    def rerank(self, utterances: Sequence[str], rankings: Sequence[Ranking]) -> list[Ranking]:
+        """The lists in their new order; a failing reranker stops the training."""
+        reranked = self._search.rerank(utterances, rankings)
+        if any(one.failure for one in reranked):
+            raise BackendDown(
+                "the reranker of the reward answers no number; leave `reward.rerank` out, or train it again"
+            )
+        return [one.ranking for one in reranked]
+
 
 class ToolReward:
     """Scores answers. Indexes are opened when needed, again in every process that unpickles it."""
@@ -81,6 +97,8 @@ class ToolReward:
         }
         self._context: Context | None = context
         self._opened: dict[str, RetrievalReward] = {}
+        self._parts: RerankerParts | None = find_reranker(settings.rerank) if settings.rerank else None
+        self._model: Reranker | None = None
 
     def open(self) -> None:
         """Open all indexes; one that changed since the targets were made is refused."""
@@ -119,6 +137,9 @@ class ToolReward:
             self._context = self._context or make_context(self._device)
             index = Index(Path(source["index"]), self._context)
             search = ToolSearch(index, source["retriever"], held_out=True)
+            if self._parts is not None:
+                self._model = self._model or CachedReranker(load_model(self._parts, self._device, self._context.vllm))
+                search.reranker = make_stage(self._parts, self._model, search.words)
             if search.fingerprint != source["fingerprint"]:
                 raise ModelMismatch(
                     f"the targets were made with {source['retriever']} of {source['index']} in the state "
@@ -126,9 +147,10 @@ class ToolReward:
                     "`rewrite-train targets`"
                 )
             served = ServedSearch(search, self._settings.fusion)
-            self._opened[name] = RetrievalReward(served, served, self._settings.terms, self._settings.baseline)
+            rerank = served.rerank if self._parts is not None else None
+            self._opened[name] = RetrievalReward(served, served, self._settings.terms, self._settings.baseline, rerank)
         return self._opened[name]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open indexes; another process opens its own."""
-        return {**self.__dict__, "_context": None, "_opened": {}}
+        return {**self.__dict__, "_context": None, "_opened": {}, "_model": None}

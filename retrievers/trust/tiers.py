@@ -96,5 +96,9 @@ def apply_trust(ranking: Ranking, k: int, provider_of: Callable[[ToolId], str], 
     leader = next((tool for tool in kept if vetted[tool]), None)
     if leader is not None and not trust.allow_first:
         kept = [leader, *(tool for tool in kept if tool != leader)]
-    scores = dict(zip(ranking.ids, ranking.scores, strict=True))
-    return Ranking(tuple(kept), tuple(sorted((scores[tool] for tool in kept), reverse=True)))
+    rows = dict(zip(ranking.ids, range(len(ranking)), strict=True))
+    return Ranking(
+        tuple(kept),
+        tuple(sorted((ranking.scores[rows[tool]] for tool in kept), reverse=True)),
+        tuple(ranking.probabilities[rows[tool]] for tool in kept) if ranking.probabilities else (),
+    )

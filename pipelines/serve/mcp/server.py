@@ -55,6 +55,12 @@ class SearchTools(RequestModel):
         le=1,
         description="Leave out tools with a lower relevance, such as 0.15; null: as the server is set.",
     )
+    min_probability: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Return all tools that are needed with this probability, at most k; null: as the server is set.",
+    )
 
 
 class GetTool(RequestModel):
@@ -76,7 +82,9 @@ class FoundTools(BaseModel):
 
     search: str = Field(description="The id of this search, for call_tool.")
     tools: list[FoundTool]
-    message: str | None = Field(default=None, description="The reason why there are no tools.")
+    message: str | None = Field(
+        default=None, description="The reason why there are no tools, or why they are in another order than usual."
+    )
     index: str = Field(description="The fingerprint of the catalogue that was searched.")
 
 
@@ -144,10 +152,19 @@ async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: Contex
     check_query(gateway, caller, "search", body.query, body.k)
     filters = Filters(provider=body.provider, category=body.category)
     response = await gateway.service.search(
-        SearchRequest(utterance=body.query, k=body.k, filters=filters, min_score=body.min_score), caller.access
+        SearchRequest(
+            utterance=body.query,
+            k=body.k,
+            filters=filters,
+            min_score=body.min_score,
+            min_probability=body.min_probability,
+        ),
+        caller.access,
     )
     [result] = response.results
     message = result.nothing_fits.message if result.nothing_fits else None
+    if result.rerank is not None and result.rerank.fallback and not message:
+        message = f"the tools are in their first order: the reranker did not answer ({result.rerank.fallback})"
     if result.detection is not None and not result.detection.needs_tool:
         message = "this request needs no tool, as far as the detector can tell"
     index = response.fingerprints.index

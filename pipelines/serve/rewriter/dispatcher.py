@@ -142,3 +142,10 @@ class RewriteDispatcher:
             finally:
                 self._metrics.breaker.labels(endpoint.name).set(breaker.state != "closed")
         raise RewriteFailure(reason)
+
+
+def served_fusion(loaded: LoadedRewriter | None, forced: bool) -> RewriteFusion:
+    """The fusion of the rewriter's card; a card that advises against rewriting gives way to equal weights."""
+    fusion = loaded.fusion if loaded else RewriteFusion()
+    fusion = replace(fusion, skip_rewrite_above=None) if forced else fusion
+    return fusion if fusion.raw < 1 else RewriteFusion()

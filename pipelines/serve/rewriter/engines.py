@@ -16,6 +16,7 @@ from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
 from pipelines.serve.rewriter.endpoints import HttpClients, LocalEndpoint, ServerEndpoint, open_clients
 from pipelines.serve.rewriter.prompt_budget import PromptBudget
+from pipelines.serve.rewriter.second_adapter import SecondAdapter
 from pipelines.serve.rewriter.settings import ExternalServers, ManagedVllm, ServedRewriter
 from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, MODEL_NAME, VllmProcess
 from retrievers.settings import RewriteFusion
@@ -38,13 +39,15 @@ class EngineSetup(NamedTuple):
     dispatcher: RewriteDispatcher
     metrics: Metrics
     device: str | None
+    second: SecondAdapter | None = None
+    """Shares the managed vLLM."""
 
 
 class RewriterEngine(ABC):
     """Base of all engines. `load` raises OSError or ValueError if the rewriter cannot be loaded."""
 
     def __init__(self, setup: EngineSetup) -> None:
-        self._settings, self.parts, self._dispatcher, self._metrics, self._device = setup
+        self._settings, self.parts, self._dispatcher, self._metrics, self._device, self._second = setup
 
     @abstractmethod
     async def start(self) -> None:
@@ -202,7 +205,7 @@ class VllmEngine(ServersEngine):
         super().__init__(setup)
         assert isinstance(setup.settings.backend, ManagedVllm)
         self._vllm, self._context = setup.settings.backend, setup.settings.backend.context
-        self._lora_rank = _lora_rank(self.parts)
+        self._lora_rank = self._rank_for(self.parts)
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -214,7 +217,7 @@ class VllmEngine(ServersEngine):
 
     async def load(self, parts: RewriterParts) -> None:
         """Load another adapter of the same model, if its rank fits; otherwise restart vLLM."""
-        old, rank = self.parts, await asyncio.to_thread(_lora_rank, parts)
+        old, rank = self.parts, await asyncio.to_thread(self._rank_for, parts)
         fits = old.adapter and parts.adapter and old.model == parts.model and rank <= self._lora_rank
         if fits and not self._dispatcher.failure:
             await super().load(parts)
@@ -239,9 +242,12 @@ class VllmEngine(ServersEngine):
         async def on_up(url: str) -> None:
             server.url = url
             await self.retry()
+            await self._load_second(url)
 
         def on_down() -> None:
             server.url = ""
+            if self._second is not None:
+                self._second.url = ""
             server.backends.clear()
             self._metrics.endpoint_up.labels(server.name).set(0)
 
@@ -251,6 +257,16 @@ class VllmEngine(ServersEngine):
         self._dispatcher.failure = ""
         self._process = VllmProcess(self._vllm, self.parts.model, self._lora_rank, on_up, on_down, on_give_up)
         self._task = asyncio.create_task(self._process.run())
+
+    def _rank_for(self, parts: RewriterParts) -> int:
+        return max(_lora_rank(parts), self._second.rank if self._second else 0)
+
+    async def _load_second(self, url: str) -> None:
+        if self._second is not None:
+            try:
+                await asyncio.to_thread(self._second.load, url)
+            except (OSError, ValueError) as error:
+                log.warning("vLLM does not load the reranker: %s", error)
 
     async def _stop_process(self) -> None:
         task, self._task = self._task, None

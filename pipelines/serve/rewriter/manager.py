@@ -13,8 +13,10 @@ from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.dispatcher import RewriteDispatcher
 from pipelines.serve.rewriter.engine_choice import choose_engine
 from pipelines.serve.rewriter.engines import EngineSetup, choose_fusion, make_engine
-from pipelines.serve.rewriter.settings import ServedRewriter
+from pipelines.serve.rewriter.second_adapter import SecondAdapter
+from pipelines.serve.rewriter.settings import ManagedVllm, ServedRewriter
 from pipelines.system_description import fusion_warning
+from retrievers.errors import BadInput
 from rewrite.folder import CARD_FILE
 
 RETRY_SECONDS = 5.0
@@ -27,13 +29,23 @@ log = logging.getLogger("rewrite-serve")
 class RewriterManager:
     """Keeps the dispatcher supplied with the newest rewriter."""
 
-    def __init__(self, settings: ServedRewriter, metrics: Metrics, device: str | None) -> None:
-        """Finds and checks the rewriter, and loads a model of this process; nothing else is started yet."""
+    def __init__(
+        self, settings: ServedRewriter, metrics: Metrics, device: str | None, second: SecondAdapter | None = None
+    ) -> None:
+        """Finds and checks the rewriter, and loads a model of this process; nothing else is started yet.
+
+        `second`: an adapter that the managed vLLM has to serve too.
+        """
         self.settings = settings = choose_engine(settings)
         parts = find_parts(settings.to_rewriter_settings())
+        if second is not None and (not isinstance(settings.backend, ManagedVllm) or parts.model != second.base):
+            raise BadInput(
+                f"the reranker shares the rewriter's vLLM only if both have the base {second.base}, and this rewriter "
+                f"is {parts.model or 'elsewhere'} by {settings.backend.kind}; set `rerank.engine` to transformers"
+            )
         self.dispatcher = RewriteDispatcher(settings.concurrency, metrics, choose_fusion(settings, parts))
         self._metrics = metrics
-        self._engine = make_engine(EngineSetup(settings, parts, self.dispatcher, metrics, device))
+        self._engine = make_engine(EngineSetup(settings, parts, self.dispatcher, metrics, device, second))
         self._warning = ""
         self._stamp = self._failed_stamp = self._card_stamp()
         self._retry_at, self._lock = 0.0, asyncio.Lock()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from pipelines.serve.errors import NotAsked, Reason
+from pipelines.serve.errors import NotAsked, Reason, RerankReason
 from pipelines.serve.schemas.base import RequestModel, ResponseModel
 from pipelines.serve.schemas.tools import Id, Label
 from rewrite.types import Outcome
@@ -48,9 +48,20 @@ class SearchRequest(RequestModel):
         le=1,
         description="Leave out tools with a lower `relevance`; null: the server's setting, or else none is left out.",
     )
+    min_probability: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Leave out tools with a lower `probability`: all that are probably needed, at most `k`; null: the "
+        "server's setting, or else none is left out.",
+    )
+    rerank: Literal["auto", "off"] = Field(default="auto", description="auto: if the server has a reranker.")
     filters: Filters | None = None
     deadline_ms: int | None = Field(
-        default=None, ge=1, le=600_000, description="Time for the rewriter, at most the server's max_deadline_ms."
+        default=None,
+        ge=1,
+        le=600_000,
+        description="Time for rewriter and reranker, at most the server's max_deadline_ms.",
     )
     format: Format | None = Field(default=None, description="Also return the tools as definitions for a model API.")
 
@@ -75,6 +86,7 @@ class FoundTool(ResponseModel):
         description="Estimated probability that a tool of this group (ranks 1 to 5, 6 to 10 and so on) is needed, the "
         "same for every retriever; null: this one is not calibrated."
     )
+    probability: float | None = Field(description="Estimated probability that this tool is needed; null: unknown.")
     found_by: list[ListRank] = Field(description="Empty if the utterance names the tool itself.")
 
 
@@ -125,12 +137,21 @@ class DefinitionsOut(ResponseModel):
     tokens: TokenCounts
 
 
+class RerankOut(ResponseModel):
+    """The work of the reranker."""
+
+    tools: int = Field(description="Number of tools that it put into a new order.")
+    fallback: RerankReason | None = Field(description="Why the tools are in their first order; null: they are not.")
+
+
 class NothingFitsOut(ResponseModel):
-    """Reason why `min_score` left no tool."""
+    """Reason why `min_score` or `min_probability` left no tool."""
 
     best: str | None = Field(description="Id of the best tool; null: no tool was found at all.")
     relevance: float
     min_score: float
+    probability: float | None = Field(default=None, description="Of the best tool, if `min_probability` left none.")
+    min_probability: float | None = None
     message: str = Field(description="The same in a sentence.")
 
 
@@ -146,8 +167,9 @@ class SearchResult(ResponseModel):
         "null: it was asked."
     )
     fallback: Fallback | None = Field(description="null: the rewriter did not fail.")
+    rerank: RerankOut | None = Field(default=None, description="null: no reranker was asked.")
     tools: list[FoundTool]
-    nothing_fits: NothingFitsOut | None = Field(default=None, description="null: some tool fits, or no `min_score`.")
+    nothing_fits: NothingFitsOut | None = Field(default=None, description="null: some tool fits, or no threshold.")
     definitions: DefinitionsOut | None = Field(default=None, description="null: the request has no `format`.")
 
 
@@ -158,6 +180,7 @@ class Fingerprints(ResponseModel):
     retriever: str
     rewriter: str | None = Field(description="The hash of the rewriter's files, if known.")
     template: str | None
+    reranker: str | None = Field(default=None, description="The hash of the reranker's files.")
 
 
 class SearchResponse(ResponseModel):
@@ -166,7 +189,7 @@ class SearchResponse(ResponseModel):
     results: list[SearchResult]
     fingerprints: Fingerprints
     timings_ms: dict[str, float] = Field(
-        description="raw and rewrite, which run in parallel; lists: search of the rewrite's lines; fuse; total."
+        description="raw and rewrite, which run in parallel; lists: search of the rewrite's lines; fuse; rerank; total."
     )
 
 

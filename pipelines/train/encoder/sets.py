@@ -30,18 +30,18 @@ def load_set(source: EncoderSource, config: EncoderConfig) -> EncoderSet:
     data = load_dataset(source.path)
     rows = {tool.id: row for row, tool in enumerate(data.tools)}
     documents = tuple(clean(document(tool, source.text or config.text)) for tool in data.tools)
-    gold = {split: _where(data, queries, source) for split, queries in data.gold.items()}
+    gold = {split: select_queries(data, queries, source) for split, queries in data.gold.items()}
     everything = {query: needed for queries in gold.values() for query, needed in queries.items()}
     if not everything:
         raise BadInput(f"no query of {source.path} has the metadata that `where` names: {dict(source.where)}")
-    tests = gold.get("test") or _sample(everything, config.max_judged, config.seed)
-    train = _examples(data, _sample(gold.get("train", {}), config.max_queries, config.seed), rows)
+    tests = gold.get("test") or sample_queries(everything, config.max_judged, config.seed)
+    train = make_examples(data, sample_queries(gold.get("train", {}), config.max_queries, config.seed), rows)
     return EncoderSet(
         source.name,
         source.licence,
         tuple(tool.id for tool in data.tools),
         MixtureSet(source.name, documents, train),
-        _examples(data, tests, rows),
+        make_examples(data, tests, rows),
     )
 
 
@@ -54,7 +54,8 @@ def load_sets(sources: Sequence[EncoderSource], config: EncoderConfig, to_train:
     return sets
 
 
-def _where(data: DataSet, queries: Gold, source: EncoderSource) -> Gold:
+def select_queries(data: DataSet, queries: Gold, source: EncoderSource) -> Gold:
+    """Queries with the metadata that the source's `where` names."""
     return {
         query: needed
         for query, needed in queries.items()
@@ -62,13 +63,13 @@ def _where(data: DataSet, queries: Gold, source: EncoderSource) -> Gold:
     }
 
 
-def _sample(gold: Gold, size: int, seed: int) -> Gold:
+def sample_queries(gold: Gold, size: int, seed: int) -> Gold:
     """At most `size` queries, drawn by a hash."""
     order = sorted(gold, key=lambda query: stable_hash(f"encoder/{seed}/{query}"))
     return {query: gold[query] for query in order[:size]}
 
 
-def _examples(data: DataSet, gold: Gold, rows: Mapping[ToolId, int]) -> Examples:
+def make_examples(data: DataSet, gold: Gold, rows: Mapping[ToolId, int]) -> Examples:
     """Queries with the rows they need; equal texts are one query with the tools of all."""
     needed: dict[str, set[int]] = {}
     for query in sorted(gold):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +27,63 @@ MAX_NORM = 1.0
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Length and rate of a training."""
+
+    steps: int
+    learning_rate: float
+    seed: int
+    label: str
+    """Names the stage in the progress."""
+
+
 def train_mixture(
     model: Any, mixture: Mixture, settings: MixtureTraining, seed: int, work: Path, show: bool
 ) -> list[tuple[int, float]]:
     """Train the model in place, or continue from the checkpoint in `work`; return steps with their losses."""
-    torch.backends.cuda.matmul.allow_tf32 = True  # not set_float32_matmul_precision: a CPU would emulate bfloat16
-    parameters = freeze_parameters(model, settings.freeze)
-    optimizer = torch.optim.AdamW(parameters.values(), settings.learning_rate, weight_decay=WEIGHT_DECAY)
-    first, losses = _resume(work / CHECKPOINT, model, parameters, optimizer), []
-    warmup = max(1, math.ceil(WARMUP * settings.steps))
+    plan = StepPlan(settings.steps, settings.learning_rate, seed, "training the encoder")
     model.train()
-    with Progress("training the encoder", settings.steps, "steps", show, first) as progress:
-        for step in range(first, settings.steps):
-            torch.manual_seed(seed * 1_000_003 + step)  # dropout of a resumed run is that of a whole one
+    parameters = freeze_parameters(model, settings.freeze)
+    losses = train_steps(parameters, lambda step: [mixture.loss(model, mixture.draw(step))], plan, work, show)
+    model.eval()
+    return losses
+
+
+def train_steps(
+    parameters: Mapping[str, torch.nn.Parameter],
+    losses_of: Callable[[int], Iterable[Tensor]],
+    plan: StepPlan,
+    work: Path,
+    show: bool,
+) -> list[tuple[int, float]]:
+    """Train parameters in place, or continue from the checkpoint in `work`; return steps with their losses.
+
+    `losses_of` gives the parts of a step's loss, whose gradients are added one after the other.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = True  # not set_float32_matmul_precision: a CPU would emulate bfloat16
+    optimizer = torch.optim.AdamW(parameters.values(), plan.learning_rate, weight_decay=WEIGHT_DECAY)
+    first, losses = _resume(work / CHECKPOINT, parameters, optimizer), []
+    warmup = max(1, math.ceil(WARMUP * plan.steps))
+    with Progress(plan.label, plan.steps, "steps", show, first) as progress:
+        for step in range(first, plan.steps):
+            torch.manual_seed(plan.seed * 1_000_003 + step)  # dropout of a resumed run is that of a whole one
             for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * rate(step, warmup, settings.steps)
+                group["lr"] = plan.learning_rate * rate(step, warmup, plan.steps)
             optimizer.zero_grad(set_to_none=True)
-            loss = mixture.loss(model, mixture.draw(step))
-            loss.backward()  # type: ignore[no-untyped-call]
+            total = torch.zeros(())
+            for loss in losses_of(step):
+                loss.backward()  # type: ignore[no-untyped-call]
+                total = total.to(loss.device) + loss.detach()
             torch.nn.utils.clip_grad_norm_(parameters.values(), MAX_NORM)
             optimizer.step()
             note = ""
-            if (step + 1) % CHECK_EVERY == 0 or step + 1 == settings.steps:
-                losses.append((step + 1, _finite(loss, step + 1)))
+            if (step + 1) % CHECK_EVERY == 0 or step + 1 == plan.steps:
+                losses.append((step + 1, _finite(total, step + 1)))
                 note = f"loss {losses[-1][1]:.3f}"
             if (step + 1) % SAVE_EVERY == 0:
-                _save(work / CHECKPOINT, step + 1, model, parameters, optimizer)
+                _save(work / CHECKPOINT, step + 1, parameters, optimizer)
             progress.add(note=note)
-    model.eval()
     return losses
 
 
@@ -74,20 +104,18 @@ def _finite(loss: Tensor, step: int) -> float:
     return value
 
 
-def _save(
-    path: Path, step: int, model: Any, parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
-) -> None:
+def _save(path: Path, step: int, parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
     """Write a checkpoint, whole or not at all."""
-    tensors = {f"model|{name}": value.detach().clone().contiguous() for name, value in model.state_dict().items()}
+    tensors = {f"model|{name}": value.detach().clone().contiguous() for name, value in parameters.items()}
     for name, parameter in parameters.items():
-        state = optimizer.state.get(parameter, {})  # none for weights that no vector depends on
+        state = optimizer.state.get(parameter, {})  # none for weights that no output depends on
         tensors |= {f"{key}|{name}": state[key].contiguous() for key in MOMENTS if state}
     part = path.with_suffix(".part")
     save_file(tensors, part, {"step": str(step)})
     os.replace(part, path)
 
 
-def _resume(path: Path, model: Any, parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
+def _resume(path: Path, parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> int:
     """Load a checkpoint, if there is one; return its step."""
     if not path.is_file():
         return 0
@@ -97,8 +125,10 @@ def _resume(path: Path, model: Any, parameters: Mapping[str, Tensor], optimizer:
         tensors = load_file(path)
     except (SafetensorError, KeyError, ValueError):
         return 0
-    model.load_state_dict({name.partition("|")[2]: value for name, value in tensors.items() if name[:6] == "model|"})
+    if any(f"model|{name}" not in tensors for name in parameters):
+        return 0
     for name, parameter in parameters.items():
+        parameter.data.copy_(tensors[f"model|{name}"])
         if f"{MOMENTS[0]}|{name}" in tensors:
             moments = {key: tensors[f"{key}|{name}"].to(parameter.device) for key in MOMENTS}
             optimizer.state[parameter] = {"step": torch.tensor(float(step)), **moments}

@@ -1,0 +1,1 @@
+"""Reranking as a stage of the query path: settings, loading, and the stage itself."""

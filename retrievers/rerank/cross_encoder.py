@@ -1,0 +1,97 @@
+"""A cross-encoder: request and tool are one text, and a head on its first token gives the score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import CrossEncoder
+from torch import Tensor
+
+from retrievers.dense.encoder import check_device
+from retrievers.rerank.cutting import TextCutter
+from retrievers.rerank.loading import load_safely
+from retrievers.rerank.settings import MIN_TOOL
+
+BATCH_SIZE = {"cpu": 32}
+GPU_BATCH = 256
+SPECIAL = 4
+"""Room for special tokens."""
+
+
+class CrossEncoderReranker:
+    """Scores pairs of request and tool."""
+
+    max_training_pairs = 512
+    """Pairs whose gradients are computed together."""
+
+    def __init__(
+        self, folder: Path, max_length: int, max_tool: int, device: str | None = None, fingerprint: str = ""
+    ) -> None:
+        """An encoder without a head for one score gets a new one, which training has to fill."""
+        self.fingerprint, self.device = fingerprint, check_device(device)
+        self._encoder: Any = load_safely(
+            folder,
+            lambda: CrossEncoder(
+                str(folder),
+                num_labels=1,
+                device=self.device,
+                local_files_only=True,
+                model_kwargs={"dtype": torch.float32},
+            ),
+        )
+        self.module: Any = self._encoder.model
+        self._tokenizer: Any = self._encoder.tokenizer
+        positions = int(getattr(self.module.config, "max_position_embeddings", max_length))
+        self._max_length = min(max_length, positions)
+        self._cutter = TextCutter(self._tokenizer, self._max_length - SPECIAL - MIN_TOOL, max_tool)
+        self.module.eval()
+
+    @property
+    def trained(self) -> Any:
+        """The module that training changes."""
+        return self.module
+
+    def logits(self, requests: Sequence[str], tools: Sequence[str]) -> Tensor:
+        """(pairs,): scores, with gradients in training. The texts are cut already."""
+        encoded = self._tokenizer(
+            list(requests),
+            list(tools),
+            padding=True,
+            truncation="only_second",
+            max_length=self._max_length,
+            return_tensors="pt",
+        )
+        logits: Tensor = self.module(**encoded.to(self.device)).logits
+        return logits[:, 0]
+
+    def cut(self, request: str, tools: Sequence[str]) -> tuple[str, list[str]]:
+        """Request and tools as the model reads them."""
+        return self._cutter.request(request), [self._cutter.tool(tool) for tool in tools]
+
+    def score(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """All pairs in batches of similar length."""
+        if not documents:
+            return []
+        pairs = [
+            (request, tool)
+            for query, tools in zip(queries, documents, strict=True)
+            for request, cut in [self.cut(query, tools)]
+            for tool in cut
+        ]
+        order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
+        scores = np.empty(len(pairs), np.float32)
+        size = BATCH_SIZE.get(self.device, GPU_BATCH)
+        with torch.inference_mode():
+            for start in range(0, len(order), size):
+                rows = order[start : start + size]
+                scores[rows] = self.logits(*zip(*(pairs[i] for i in rows), strict=True)).float().cpu().numpy()
+        ends = np.cumsum([len(tools) for tools in documents])[:-1]
+        return [part.astype(np.float64) for part in np.split(scores, ends)]
+
+    def save(self, folder: Path) -> None:
+        """Write the model as sentence-transformers does."""
+        self._encoder.save_pretrained(str(folder), create_model_card=False)

@@ -1,0 +1,1 @@
+"""Training of rerankers on lists that a retriever returns."""
