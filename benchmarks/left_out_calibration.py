@@ -62,7 +62,7 @@ def collect(data: EncoderSet, dense: Sequence[Ranking]) -> tuple[dict[str, Queri
     gold = [{f"{row:06d}" for row in rows} for rows in data.judged.gold]
     lexical = bm25.search(texts, DEPTH)
     readers = {"dense": EvidenceReader((_Unbounded(),)), "hybrid": EvidenceReader((bm25, _Unbounded()))}
-    found: dict[str, Queries] = {name: [] for name in readers}
+    queries: dict[str, Queries] = {name: [] for name in readers}
     for text, needed, *lists in zip(texts, gold, lexical, dense, strict=True):
         for hidden in (False, True):
             parts = [ranking.without(needed) if hidden else ranking for ranking in lists]
@@ -70,8 +70,8 @@ def collect(data: EncoderSet, dense: Sequence[Ranking]) -> tuple[dict[str, Queri
             for name, form in forms.items():
                 own = replace(form.cut(HEAD), parts=tuple(parts[1:] if name == "dense" else parts))
                 [rows] = readers[name].read([text], [own])
-                found[name].append(CalibrationQuery(rows, np.array([tool in needed for tool in own.ids]), hidden))
-    return found, readers
+                queries[name].append(CalibrationQuery(rows, np.array([tool in needed for tool in own.ids]), hidden))
+    return queries, readers
 
 
 class _Unbounded:

@@ -70,13 +70,13 @@ class Calibrator:
         """The first k tools of each ranking, with probabilities."""
         if not self.other_languages:
             return self._add(queries, rankings, k)
-        found: dict[int, Ranking] = {}
+        answers: dict[int, Ranking] = {}
         english = [is_english(query) for query in queries]
         for own, wanted in ((replace(self, other_languages=None), True), (self.other_languages, False)):
             read = [index for index, plain in enumerate(english) if plain == wanted]
             texts, lists = [queries[index] for index in read], [rankings[index] for index in read]
-            found.update(zip(read, own.add(texts, lists, k), strict=True))
-        return [found[index] for index in range(len(queries))]
+            answers.update(zip(read, own.add(texts, lists, k), strict=True))
+        return [answers[index] for index in range(len(queries))]
 
     def _add(self, queries: Sequence[str], rankings: Sequence[Ranking], k: int) -> list[Ranking]:
         evidence = self.reader.read(queries, rankings)

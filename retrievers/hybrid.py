@@ -91,12 +91,12 @@ class Hybrid:
         """Search with the parts that read each text, and fuse."""
         if self._others is None:
             return self._fused.search(range(len(texts)), k, search)
-        found: dict[int, Ranking] = {}
+        answers: dict[int, Ranking] = {}
         english = [is_english(text) for text in texts]
         for group, wanted in ((self._fused, True), (self._others, False)):
             read = [index for index, plain in enumerate(english) if plain == wanted]
-            found.update(zip(read, group.search(read, k, search), strict=True))
-        return [found[index] for index in range(len(texts))]
+            answers.update(zip(read, group.search(read, k, search), strict=True))
+        return [answers[index] for index in range(len(texts))]
 
 
 class _FusedParts:
