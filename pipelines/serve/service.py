@@ -64,7 +64,7 @@ class SearchService:
         self._reranker = reranker
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
         self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
-        self._dispatcher, self.trust = dispatcher, TrustedRanks(config, catalogue.current)
+        self._dispatcher, self.trust = dispatcher, TrustedRanks(config, catalogue)
         threshold = config.detection_threshold
         self._threshold = default_threshold(config.index) if threshold is None else threshold
         self._line_seconds = 0.02
