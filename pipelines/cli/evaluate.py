@@ -189,11 +189,12 @@ def attack_table(results: dict[str, Any]) -> str:
             ]
             held = f"{figures['held']}/{figures['injected']}"
             rows.append((f"{retriever} {name}", str(figures["targets"]), *shares, held))
-        recall = facts["recall"]
+        recall, arrived = facts["recall"], facts["recall"]["arrived"]
         notes.append(
             f"{retriever}: recall@{k} {recall['off']:.3f} without the defences, {recall['on']:.3f} with them, on "
             f"{recall['queries']} queries; {recall['held'].get('all', 0)} of {recall['newcomers']} honest newcomers' "
-            "tools held"
+            f"tools held; recall@{k} of newcomers' tools before their first use {arrived['off']:.3f} -> "
+            f"{arrived['on']:.3f} on {arrived['queries']} queries"
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [

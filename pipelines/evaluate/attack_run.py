@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from pipelines.data.dataset import DataSet, load_dataset
+from pipelines.data.dataset import DataSet, load_dataset, stable_hash
 from pipelines.evaluate.attacks import ATTACKS, Injection, draw_new_providers, inject, provider_of
 from pipelines.search import ToolSearch
 from retrievers.errors import BadInput
@@ -24,12 +25,15 @@ from retrievers.index import Index, add
 from retrievers.kind import Context
 from retrievers.lint.finding import Finding
 from retrievers.trust.hubs import Hubs
+from retrievers.trust.ranks import TrustEvidence, apply_trust, explores
 from retrievers.trust.screening import NEIGHBOURS, Screening
-from retrievers.trust.tiers import TrustSettings, apply_trust
+from retrievers.trust.tiers import TrustSettings
 from retrievers.types import Ranking, Tool, ToolId
 
 DEPTH = 100
 MIN_INJECTED = 5
+PARTS = 5
+"""Parts of a split whose logs serve each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class AttackConfig:
     """The share of the catalogue's own providers that are no more vetted than the attacker."""
     trust: TrustSettings = field(default_factory=TrustSettings)
     """The defences; tiers of providers are drawn."""
+    log: Literal["none", "train", "split"] = "none"
+    """Queries whose tools count as used: of the train split, or for each fifth of the split those of the others."""
     seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
@@ -63,7 +69,7 @@ class AttackConfig:
         if not self.retrievers:
             raise BadInput("name at least one retriever of the index, got none", "retrievers")
         if self.trust.default != "vetted" or self.trust.vetted or self.trust.new or self.trust.blocked:
-            raise BadInput("tiers are drawn here; set only max_share, max_per_provider, allow_first and hold", "trust")
+            raise BadInput("tiers are drawn here; leave out default, vetted, new and blocked", "trust")
 
 
 @dataclass(slots=True)
@@ -98,6 +104,8 @@ class AttackedRetriever:
         drawn = draw_new_providers(data, config.newcomers, config.seed)
         self._trust = replace(config.trust, default="new", vetted=tuple(name for name, new in drawn.items() if not new))
         self._tools = {tool.id: tool for tool in data.tools}
+        self._injected: dict[str, Tool] = {}
+        self._uses = _uses_by_query(data, config)
         index = Index(Path(config.index), context)
         clean = ToolSearch(index, retriever)
         clean.check_tools(self._tools)
@@ -113,15 +121,22 @@ class AttackedRetriever:
         self._flags = {flag: sum(finding.check == flag for finding in findings) for flag in config.trust.hold}
 
     def recall(self) -> dict[str, Any]:
-        """Recall@k of the clean catalogue without and with the defences, and the tools held back."""
-        off, on = (
-            float(np.mean([len(self._gold[query] & set(ids)) / len(self._gold[query]) for query, ids in shown]))
-            for shown in (
-                [(query, self._clean[query].ids[: self._config.k]) for query in self._order],
-                [(query, self._defended(self._clean[query], set())) for query in self._order],
-            )
-        )
+        """Recall@k of the clean catalogue without and with the defences, and the tools held back.
+
+        `arrived`: recall of new providers' tools alone, as if none of these had been used yet.
+        """
+        honest = {tool.id for tool in self._honest}
+        plain = {query: self._clean[query].ids[: self._config.k] for query in self._order}
+        defended = {query: self._defended(query, self._clean[query], set()) for query in self._order}
+        unused = {query: self._defended(query, self._clean[query], set(), honest) for query in self._order}
+        off, on = (_mean_recall(self._gold, shown) for shown in (plain, defended))
+        arrived = {query: gold & honest for query, gold in self._gold.items() if gold & honest}
         return {
+            "arrived": {
+                "queries": len(arrived),
+                "off": round(_mean_recall(arrived, plain), 4),
+                "on": round(_mean_recall(arrived, unused), 4),
+            },
             "queries": len(self._order),
             "off": round(off, 4),
             "on": round(on, 4),
@@ -142,12 +157,13 @@ class AttackedRetriever:
             held = {tool for finding in findings if finding.check in self._trust.hold for tool in finding.tool_ids}
             injected, caught = injected + len(injection.tools), caught + len(held)
             bad = {tool.id for tool in injection.tools}
+            self._injected = {tool.id: tool for tool in injection.tools}
             self._providers.update({tool.id: provider_of(tool) for tool in injection.tools})
             texts = [self._data.queries[query].text for query in injection.targets]
             for query, ranking in zip(injection.targets, search.search(texts, DEPTH), strict=True):
                 gold, before = self._gold[query], self._clean[query]
                 off.add(ranking.ids[: config.k], before.ids[: config.k], gold, bad)
-                on.add(self._defended(ranking, held), self._defended(before, set()), gold, bad)
+                on.add(self._defended(query, ranking, held), self._defended(query, before, set()), gold, bad)
         return {
             "targets": off.targets,
             "injected": injected,
@@ -156,11 +172,29 @@ class AttackedRetriever:
             "on": on.shares(),
         }
 
-    def _defended(self, ranking: Ranking, held: set[ToolId]) -> tuple[ToolId, ...]:
-        out = held | self._held
+    def _defended(
+        self, query: str, ranking: Ranking, held: set[ToolId], unused: Collection[ToolId] = ()
+    ) -> tuple[ToolId, ...]:
+        """The first k with the defences on. `unused`: tools that count as never used."""
+        out, tools = held | self._held, {**self._tools, **self._injected}
+        uses = {tool: count for tool, count in self._uses(query).items() if tool not in unused}
         kept = [hit for hit in ranking if hit.tool_id not in out]
         left = Ranking(tuple(hit.tool_id for hit in kept), tuple(hit.score for hit in kept))
-        return apply_trust(left, self._config.k, self._providers.__getitem__, self._trust).ids
+        evidence = TrustEvidence(
+            self._providers.__getitem__,
+            uses,
+            self._provider_uses(uses),
+            lambda one, other: self._screening.cosine(tools[one], tools[other]),
+            lambda tool: int(tool in self._injected),
+        )
+        explore = explores(self._data.queries[query].text, str(self._config.seed))
+        return apply_trust(left, self._config.k, self._trust, evidence, explore).ids
+
+    def _provider_uses(self, uses: Mapping[ToolId, int]) -> Mapping[str, int]:
+        counts = Counter[str]()
+        for tool, count in uses.items():
+            counts[self._providers[tool].casefold()] += count
+        return counts
 
     def _is_new(self, tool: Tool) -> bool:
         return self._trust.tier(provider_of(tool)) == "new"
@@ -185,6 +219,28 @@ class AttackedRetriever:
             search = ToolSearch(Index(copy, self._context), self._retriever)
             search.search(["weather"], 1)  # reads everything into memory before the folder is deleted
             return search
+
+
+def _mean_recall(gold: Mapping[str, frozenset[ToolId]], shown: Mapping[str, Sequence[ToolId]]) -> float:
+    recalls = [len(tools & set(shown[query])) / len(tools) for query, tools in gold.items()]
+    return float(np.mean(recalls)) if recalls else 0.0
+
+
+def _uses_by_query(data: DataSet, config: AttackConfig) -> Callable[[str], Mapping[ToolId, int]]:
+    """The uses of tools that were logged when a query comes."""
+    gold = {"none": {}, "train": data.gold.get("train", {}), "split": data.split(config.split)}[config.log]
+    if config.log != "split":
+        uses = Counter(tool for tools in gold.values() for tool in tools)
+        return lambda query: uses
+
+    def part(query: str) -> int:
+        return stable_hash(f"{config.seed}/log/{query}") % PARTS
+
+    others = [
+        Counter(tool for query, tools in gold.items() if part(query) != number for tool in tools)
+        for number in range(PARTS)
+    ]
+    return lambda query: others[part(query)]
 
 
 def attack(config: AttackConfig, context: Context) -> dict[str, Any]:

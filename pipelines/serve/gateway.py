@@ -27,6 +27,8 @@ from retrievers.index import Index
 from retrievers.kind import Context
 from rewrite.errors import RewriteError
 
+USES_SECONDS = 2.0
+"""Seconds between two looks at the logs of feedback and calls, for what is used."""
 log = logging.getLogger("rewrite-serve")
 
 
@@ -66,6 +68,8 @@ class Gateway:
         self._tasks.append(asyncio.create_task(self.catalogue.follow()))
         if self.config.watch_seconds:
             self._tasks.append(asyncio.create_task(self._every(self.config.watch_seconds, self.refresh)))
+        if self.service.trust.limits:
+            self._tasks.append(asyncio.create_task(self._every(USES_SECONDS, self._read_uses)))
         self._tasks += [asyncio.create_task(upstream.run()) for upstream in self.calls.upstreams.values()]
 
     async def stop(self) -> None:
@@ -89,6 +93,9 @@ class Gateway:
             if await self.rewriter.refresh():
                 await self.catalogue.set_phrasing(self.rewriter.parts.phrasing)
             self._check_fusion(self.rewriter)
+
+    async def _read_uses(self) -> None:
+        await asyncio.to_thread(self.service.trust.read_uses)
 
     async def _retry_rewriter(self) -> None:
         assert self.rewriter is not None

@@ -12,7 +12,7 @@ from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH, ToolSearch
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.calls.settings import ANY_TOOL, AccessRules
-from pipelines.serve.catalogue.checks import TRUST_ALL
+from pipelines.serve.calls.trusted_ranks import TrustedRanks
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.formats.definitions import DefinitionBuilder
@@ -23,7 +23,6 @@ from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatche
 from pipelines.serve.schemas import search as schemas
 from pipelines.serve.settings import ServeConfig
 from pipelines.serve.tracing import span
-from retrievers.trust.tiers import apply_trust
 from retrievers.types import Ranking
 from rewrite.types import RewriteRequest
 
@@ -65,7 +64,7 @@ class SearchService:
         self._reranker = reranker
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
         self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
-        self._dispatcher, self._trust = dispatcher, config.trust or TRUST_ALL
+        self._dispatcher, self.trust = dispatcher, TrustedRanks(config, catalogue)
         threshold = config.detection_threshold
         self._threshold = default_threshold(config.index) if threshold is None else threshold
         self._line_seconds = 0.02
@@ -155,14 +154,14 @@ class SearchService:
         ranking = await raw
         began, snapshot = time.monotonic(), state.snapshot
         reranker = self._reranker if request.rerank == "auto" else None
-        depth = UNLIMITED if reranker or state.is_allowed or self._trust.limits_rankings else state.k
+        depth = UNLIMITED if reranker or state.is_allowed or self.trust.limits else state.k
         fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
         if state.is_allowed:
             fused = keep_allowed(fused, state.is_allowed)
         reranked = None
         if reranker:
             fused, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
-        fused = apply_trust(fused, state.k, lambda tool: snapshot.index.tools[tool].provider, self._trust)
+        fused = self.trust.apply(snapshot, utterance, fused, state.k)
         min_score = self._config.min_score if request.min_score is None else request.min_score
         least = self._config.min_probability if request.min_probability is None else request.min_probability
         fitting = snapshot.search.keep_fitting(utterance, fused, [ranking, *lines], min_score, least)
@@ -195,7 +194,7 @@ class SearchService:
     async def _search_raw(self, state: _RequestState, utterance: str) -> Ranking:
         began = time.monotonic()
         with span("raw"):
-            [ranking] = await self._retrieve(state, [utterance], max(self._trust.depth(state.k), DEPTH))
+            [ranking] = await self._retrieve(state, [utterance], max(self.trust.depth(state.k), DEPTH))
         state.timings.add("raw", began)
         return ranking
 

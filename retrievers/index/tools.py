@@ -86,6 +86,10 @@ class LiveTools(Mapping[ToolId, Tool]):
         segment = bisect_right(self._ends, row)
         return self._segments[segment][row - self._ends[segment]]  # counted from the segment's end
 
+    def row_of(self, tool: ToolId) -> int:
+        """The tool's row: the lower, the longer it is in the index unchanged."""
+        return self._rows[tool]
+
     def segment_of(self, tool: ToolId) -> int | None:
         """Index of the segment with the tool's live row."""
         row = self._rows.get(tool)

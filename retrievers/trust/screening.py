@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from retrievers.lint.finding import Finding, quoted
 from retrievers.lint.hidden import hidden, stuffed
@@ -47,6 +48,7 @@ class Screening:
         """`catalogue`: its tools, or an even sample of them."""
         sample = catalogue[:: max(1, -(-len(catalogue) // MAX_READ))]
         self._count = len(sample)
+        self._weigh = lru_cache(maxsize=MAX_READ)(self._compute_weights)
         self._frequency = Counter(word for tool in sample for word in set(_words(tool)))
 
     def screen(self, tools: Sequence[Tool], near: Near, is_new: Callable[[Tool], bool]) -> list[Finding]:
@@ -74,7 +76,11 @@ class Screening:
             findings.extend(_flood(one, new.values()))
         return findings
 
-    def _weigh(self, tool: Tool) -> _WeightedTool:
+    def cosine(self, one: Tool, other: Tool) -> float:
+        """Cosine of the words of two tools; rare words count more."""
+        return _cosine(self._weigh(one), self._weigh(other))
+
+    def _compute_weights(self, tool: Tool) -> _WeightedTool:
         counts = Counter(_words(tool))
         weights = {
             word: (1 + math.log(count)) * (math.log((1 + self._count) / (1 + self._frequency[word])) + 1)

@@ -1,7 +1,8 @@
-"""Trust in providers: tiers, and limits on the ranks of providers that are not vetted.
+"""Trust in providers: their tiers and the settings of the defences.
 
 vetted    takes any rank
-new       takes a share of the ranks, a few per provider, and the first only where nothing vetted was found
+new       takes a share of the ranks, a few per provider, and the first only where nothing vetted was found, until
+          its tools are used
 blocked   is never shown
 
 So a flood of tools, however near to a query, cannot push out vetted ones, and one provider cannot fill a list.
@@ -10,7 +11,6 @@ So a flood of tools, however near to a query, cannot push out vetted ones, and o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -18,7 +18,6 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from retrievers.errors import BadInput
-from retrievers.types import Ranking, ToolId
 
 Tier = Literal["vetted", "new", "blocked"]
 Flag = Literal["hidden", "stuffed", "imitation", "flood", "hub"]
@@ -39,6 +38,10 @@ class TrustSettings:
     """Share of a ranking for all new providers together; at least one rank."""
     max_per_provider: Annotated[int, Ge(0)] = 3
     """Ranks for one new provider; 0: no limit but the share."""
+    proven_uses: Annotated[int, Ge(0)] = 3
+    """Uses, by calls or feedback, after which a new provider's tool ranks like a vetted one; 0: never."""
+    keys: tuple[str, ...] = ()
+    """Keys whose calls and feedback count as uses; empty: all. Leave out those of people who add tools."""
     allow_first: bool = False
     """Let a new provider's tool rank before every vetted one."""
     hold: tuple[Flag, ...] = FLAGS
@@ -65,6 +68,10 @@ class TrustSettings:
         """A provider's tier."""
         return self._tiers.get(provider.casefold(), self.default)
 
+    def is_proven(self, uses: int) -> bool:
+        """True for a tool whose uses make its provider's tier irrelevant."""
+        return bool(self.proven_uses) and uses >= self.proven_uses
+
     @property
     def limits_rankings(self) -> bool:
         """True where some provider is not vetted."""
@@ -73,32 +80,3 @@ class TrustSettings:
     def depth(self, k: int) -> int:
         """Ranks to look at, so that k are left."""
         return max(4 * k, 50) if self.limits_rankings else k
-
-
-def apply_trust(ranking: Ranking, k: int, provider_of: Callable[[ToolId], str], trust: TrustSettings) -> Ranking:
-    """The k tools of a ranking that trust allows. Scores stay in descending order: they belong to ranks now."""
-    if not trust.limits_rankings:
-        return ranking.cut(k)
-    max_new, kept, new = max(1, int(trust.max_share * k)), list[ToolId](), Counter[str]()
-    max_per_provider = trust.max_per_provider or max_new
-    vetted = dict[ToolId, bool]()
-    for tool in ranking.ids:
-        if len(kept) == k:
-            break
-        provider = provider_of(tool)
-        tier = trust.tier(provider)
-        if tier == "new" and new.total() < max_new and new[provider.casefold()] < max_per_provider:
-            new[provider.casefold()] += 1
-        elif tier != "vetted":
-            continue
-        vetted[tool] = tier == "vetted"
-        kept.append(tool)
-    leader = next((tool for tool in kept if vetted[tool]), None)
-    if leader is not None and not trust.allow_first:
-        kept = [leader, *(tool for tool in kept if tool != leader)]
-    rows = dict(zip(ranking.ids, range(len(ranking)), strict=True))
-    return Ranking(
-        tuple(kept),
-        tuple(sorted((ranking.scores[rows[tool]] for tool in kept), reverse=True)),
-        tuple(ranking.probabilities[rows[tool]] for tool in kept) if ranking.probabilities else (),
-    )

@@ -129,17 +129,29 @@ class CallService:
             raise CallFailure("unknown_tool", "there is no tool with this id; take one from search_tools")
         return tool
 
-    async def _forward(
-        self, caller: Caller, tool: Tool, arguments: Mapping[str, Any], progress: ProgressFnT | None
-    ) -> types.CallToolResult:
+    def may_call(self, caller: Caller, tool: Tool) -> bool:
+        """True if a call of this caller with fitting arguments would be forwarded."""
+        try:
+            self._check_access(caller, tool, self._route(tool)[0])
+        except CallFailure:
+            return False
+        return caller.may_find(tool)
+
+    def _route(self, tool: Tool) -> tuple[McpUpstream | None, ApiUpstream | None]:
+        """The server or API that has the tool."""
         upstream, api = self.upstreams.get(tool.provider), self.apis.get(tool.provider)
         if upstream is not None and tool.id != f"{tool.provider}/{tool.name}":
             upstream = None
         if upstream is None and (api is None or not tool.call):
             message = "this tool can only be found here, not called: no server or API of the config has it"
             raise CallFailure("not_callable", message)
-        listed = upstream.tools.get(tool.name) if upstream is not None else None
-        self._check_access(caller, tool, is_destructive(tool) or (listed is not None and is_destructive(listed)))
+        return upstream, api
+
+    async def _forward(
+        self, caller: Caller, tool: Tool, arguments: Mapping[str, Any], progress: ProgressFnT | None
+    ) -> types.CallToolResult:
+        upstream, api = self._route(tool)
+        self._check_access(caller, tool, upstream)
         check_arguments(tool, arguments)
         if upstream is not None:
             variables = (upstream.source.key_variable, *upstream.source.variables)
@@ -152,8 +164,9 @@ class CallService:
         except CallFailure as failure:
             raise CallFailure(failure.outcome, redact(failure.message, variables)) from None
 
-    def _check_access(self, caller: Caller, tool: Tool, destructive: bool) -> None:
-        access = caller.access
+    def _check_access(self, caller: Caller, tool: Tool, upstream: McpUpstream | None) -> None:
+        access, listed = caller.access, upstream.tools.get(tool.name) if upstream is not None else None
+        destructive = is_destructive(tool) or (listed is not None and is_destructive(listed))
         if not access.may_call(tool.id, tool.provider):
             raise CallFailure("forbidden", "this key may find this tool, but not call it")
         if destructive and not access.may_destroy(tool.id, tool.provider):

@@ -46,8 +46,12 @@ ANY_TOOL = AccessRules()
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
-    """Logging of searches and calls."""
+    """Lists of tools for MCP clients, and the log of searches and calls."""
 
+    list_providers: tuple[str, ...] = ()
+    """Providers whose tools the MCP list shows by themselves, for clients that do not search."""
+    list_found: Annotated[int, Ge(0)] = 0
+    """Tools of a caller's newest search that its MCP list shows as well; 0: none."""
     log: str = ""
     """The folder for the log of calls, and of the searches before them; empty: none is kept."""
     log_arguments: bool = False

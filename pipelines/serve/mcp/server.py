@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import BaseModel, Field, ValidationError
 from starlette.routing import Route
@@ -25,6 +25,7 @@ from pipelines.serve.gateway import Gateway
 from pipelines.serve.http.dependencies import check_query
 from pipelines.serve.http.guard import Message, Receive, Send, send_refusal
 from pipelines.serve.keys import Caller
+from pipelines.serve.mcp.listed_tools import ListedTools
 from pipelines.serve.schemas.base import RequestModel
 from pipelines.serve.schemas.search import Filters, FoundTool, SearchRequest
 from pipelines.serve.schemas.tools import Label
@@ -114,6 +115,7 @@ def make_server(gateway: Gateway, local: Caller | None = None) -> Server[Any]:
         _describe("get_tool", "Get a tool", GetTool, ToolDefinition),
     ]
     calling = _describe("call_tool", "Call a tool", CallTool, None)
+    dynamic = ListedTools(gateway)
     schemas = {tool.name: tool.input_schema for tool in (*listed, calling)}
 
     def caller_of(context: Context) -> Caller:
@@ -122,15 +124,23 @@ def make_server(gateway: Gateway, local: Caller | None = None) -> Server[Any]:
         return caller
 
     async def list_tools(context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        can_call = gateway.calls.can_call and "call" in caller_of(context).scopes
-        return types.ListToolsResult(tools=[*listed, calling] if can_call else listed)
+        caller = caller_of(context)
+        if not gateway.calls.can_call or "call" not in caller.scopes:
+            return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(tools=[*listed, calling, *dynamic.tools(caller)])
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        if params.name not in handlers:
+        name, arguments, caller = params.name, params.arguments or {}, caller_of(context)
+        if name not in handlers and (tool := dynamic.resolve(name)) is not None:
+            name, arguments = "call_tool", {"id": tool, "arguments": arguments}
+        if name not in handlers:
             return _failure(f"there is no tool of that name; there are {', '.join(handlers)}")
-        model, work = handlers[params.name]
+        model, work = handlers[name]
         try:
-            return await work(gateway, caller_of(context), model.model_validate(params.arguments or {}), context)
+            result = await work(gateway, caller, model.model_validate(arguments), context)
+            if name == "search_tools" and result.structured_content:
+                await dynamic.remember(caller, [tool["id"] for tool in result.structured_content["tools"]], context)
+            return result
         except ValidationError as error:
             first = error.errors()[0]
             path = ".".join(str(step) for step in first["loc"]) if first["type"] != "extra_forbidden" else "a field"
@@ -138,12 +148,18 @@ def make_server(gateway: Gateway, local: Caller | None = None) -> Server[Any]:
         except (Refusal, CallFailure) as failure:
             return _failure(failure.message)
 
+    async def listen(
+        context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        return await dynamic.listen(caller_of(context), context, params)
+
     return Server(
         "toolrewrite",
         version="1",
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        on_subscriptions_listen=listen if dynamic.changes else None,
         get_tool_input_schema=schemas.get,  # without it the SDK lists all tools before every call
     )
 
@@ -259,6 +275,7 @@ async def serve_stdio(gateway: Gateway) -> None:
     await gateway.start()
     try:
         async with stdio_server() as (reading, writing):
-            await server.run(reading, writing, server.create_initialization_options())
+            changes = NotificationOptions(tools_changed=gateway.config.calls.list_found > 0)
+            await server.run(reading, writing, server.create_initialization_options(changes))
     finally:
         await gateway.stop()

@@ -13,8 +13,9 @@ from retrievers.errors import BadInput
 from retrievers.lint import lint
 from retrievers.lint.hidden import hidden, stuffed
 from retrievers.text import visible
+from retrievers.trust.ranks import TrustEvidence, apply_trust, explores
 from retrievers.trust.screening import Screening
-from retrievers.trust.tiers import TrustSettings, apply_trust
+from retrievers.trust.tiers import TrustSettings
 from retrievers.types import Ranking, Tool
 
 
@@ -28,19 +29,19 @@ GUARD = TrustSettings(default="new", vetted=("Good", "Better"), blocked=("Bad",)
 
 def test_a_flood_leaves_the_vetted_their_places() -> None:
     found, owner = ranking(*["Flood"] * 50, "good", "Bad", "better", "good")
-    shown = apply_trust(found, 5, owner.__getitem__, GUARD)
+    shown = apply_trust(found, 5, GUARD, TrustEvidence(owner.__getitem__))
     assert [owner[tool] for tool in shown.ids] == ["good", "Flood", "Flood", "better", "good"]
     assert list(shown.scores) == sorted(shown.scores, reverse=True)
 
 
 def test_where_everybody_is_vetted_nothing_changes() -> None:
     found, owner = ranking("a", "b", "a", "c")
-    assert apply_trust(found, 3, owner.__getitem__, TrustSettings()) == found.cut(3)
+    assert apply_trust(found, 3, TrustSettings(), TrustEvidence(owner.__getitem__)) == found.cut(3)
 
 
 def test_newcomers_alone_are_shown_up_to_their_share() -> None:
     found, owner = ranking(*[f"new{number}" for number in range(9)])
-    assert apply_trust(found, 5, owner.__getitem__, GUARD).ids == found.ids[:2]
+    assert apply_trust(found, 5, GUARD, TrustEvidence(owner.__getitem__)).ids == found.ids[:2]
 
 
 @given(
@@ -54,7 +55,7 @@ def test_the_caps_hold_for_every_list(providers: list[str], k: int, share: float
         default="new", vetted=("good", "better"), blocked=("bad",), max_share=share, max_per_provider=each
     )
     found, owner = ranking(*providers)
-    shown = apply_trust(found, k, owner.__getitem__, trust)
+    shown = apply_trust(found, k, trust, TrustEvidence(owner.__getitem__))
     room = max(1, int(share * k))
     counts = Counter(owner[tool] for tool in shown.ids)
     new = {name: count for name, count in counts.items() if name.startswith("n")}
@@ -67,6 +68,36 @@ def test_the_caps_hold_for_every_list(providers: list[str], k: int, share: float
     assert [tool for tool in shown.ids if tool in vetted] == vetted[: k - sum(new.values())]
     if any(tool in vetted for tool in shown.ids):
         assert shown.ids[0] in vetted
+
+
+USED = {"000": 9, "002": 9, "003": 1, "004": 2, "005": 9}
+
+
+def test_a_newcomer_takes_the_rank_of_the_tool_that_is_used_least() -> None:
+    found, owner = ranking("good", "new", "good", "better", "good", "good")
+    used = TrustEvidence(owner.__getitem__, USED)
+    assert apply_trust(found, 5, GUARD, used, explore=False).ids == ("000", "002", "003", "004", "005")
+    assert apply_trust(found, 5, GUARD, used, explore=True).ids == ("000", "001", "002", "004", "005")
+    unused = TrustEvidence(owner.__getitem__, {tool: uses for tool, uses in USED.items() if tool != "003"})
+    assert apply_trust(found, 5, GUARD, unused, explore=False).ids == ("000", "001", "002", "004", "005")
+    known = TrustEvidence(owner.__getitem__, unused.uses, {"better": 1, "new": 99})
+    assert apply_trust(found, 5, GUARD, known, explore=False).ids == ("000", "002", "003", "004", "005")
+    proven = TrustEvidence(owner.__getitem__, USED | {"001": GUARD.proven_uses})
+    assert apply_trust(found, 5, GUARD, proven, explore=False).ids == ("000", "001", "002", "003", "004")
+
+
+def test_the_oldest_of_several_newcomers_that_read_alike_is_shown() -> None:
+    found, owner = ranking("good", "n1", "n2", "n1", "good", "good", "good")
+    alike = TrustEvidence(owner.__getitem__, alike=lambda one, other: 0.5)
+    assert apply_trust(found, 5, GUARD, alike).ids == ("000", "001", "003", "004", "005")
+    older = TrustEvidence(owner.__getitem__, alike=lambda one, other: 0.5, row_of=lambda tool: -int(tool))
+    assert apply_trust(found, 5, GUARD, older).ids == ("000", "003", "004", "005", "006")
+
+
+def test_a_fifth_of_all_searches_explores() -> None:
+    texts = [f"utterance {number}" for number in range(2_000)]
+    assert 300 < sum(explores(text, "salt") for text in texts) < 500
+    assert [explores(text, "salt") for text in texts] != [explores(text, "pepper") for text in texts]
 
 
 def test_a_provider_has_one_tier() -> None:

@@ -5,12 +5,13 @@ import { $, count, el, fill, foreign, trouble } from "./dom.js";
 import { shortcuts } from "./keyboard.js";
 import * as add from "./add.js";
 import * as ask from "./ask.js";
+import * as calls from "./calls.js";
 import * as catalogue from "./catalogue.js";
 import * as reports from "./reports.js";
 import * as tool from "./tool.js";
 
-const VIEWS = { ask, catalogue, add, reports };
-const TITLES = { ask: "toolrewrite", catalogue: "Catalogue", add: "Add tools", reports: "Reports" };
+const VIEWS = { ask, catalogue, add, reports, calls };
+const TITLES = { ask: "toolrewrite", catalogue: "Catalogue", add: "Add tools", reports: "Reports", calls: "Servers" };
 let about = null;
 let first = true;
 

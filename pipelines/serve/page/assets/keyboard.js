@@ -3,8 +3,8 @@
 import { $ } from "./dom.js";
 
 const NAME = "toolrewrite-single-keys";
-const VIEWS = ["#/", "#/catalogue", "#/add", "#/reports"];
-const BOXES = { ask: "utterance", catalogue: "wanted", add: "document" };
+const VIEWS = ["#/", "#/catalogue", "#/add", "#/reports", "#/calls"];
+const BOXES = { ask: "utterance", catalogue: "wanted", add: "document", calls: "call-tool" };
 
 function shown() {
   return document.querySelector("main > section:not([hidden])");
@@ -25,7 +25,7 @@ function pressed(event) {
   if (event.key === "Escape" && typing && !document.querySelector("dialog[open]")) typing.blur();
   if (typing || !$("single-keys").checked) return;
   if (document.querySelector("dialog[open]")) return;
-  const view = ["1", "2", "3", "4"].indexOf(event.key);
+  const view = ["1", "2", "3", "4", "5"].indexOf(event.key);
   if (view >= 0) location.hash = VIEWS[view];
   else if (event.key === "/") $(BOXES[shown().dataset.view])?.focus();
   else if (event.key === "?") $("help-dialog").showModal();
