@@ -99,4 +99,5 @@ def _print_figures(figures: dict[str, dict[str, Any]]) -> None:
             cells = ", ".join(
                 f"{metric} {cell['first']:.3f} -> {cell['reranked']:.3f}" for metric, cell in row["metrics"].items()
             )
-            print(f"{name:>16} {cells}, p {row['metrics']['recall@5']['p_holm']:.3f}, {row['ms_per_query']:.1f} ms")
+            speed = "" if row["ms_per_query"] is None else f", {row['ms_per_query']:.1f} ms per query"
+            print(f"{name:>16} {cells}, p {row['metrics']['recall@5']['p_holm']:.3f}{speed}")

@@ -51,7 +51,10 @@ def _figures(rows: Mapping[str, Any]) -> Html:
             f"{percent(row['metrics'][metric]['first'])} \u2192 {percent(row['metrics'][metric]['reranked'])}"
             for metric in METRICS
         ]
-        + [f"{row['metrics']['recall@5']['p_holm']:.3f}", f"{row['ms_per_query']:.1f}"]
+        + [
+            f"{row['metrics']['recall@5']['p_holm']:.3f}",
+            "" if row["ms_per_query"] is None else f"{row['ms_per_query']:.1f}",
+        ]
         for name, row in rows.items()
     ]
     return _table(["", "queries", *map(metric_label, METRICS), "p (Holm)", "ms per query"], cells)

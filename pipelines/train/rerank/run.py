@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -128,8 +129,9 @@ def add_holm(figures: Figures) -> Figures:
     return figures
 
 
-def _milliseconds(lists: ScoredLists) -> float:
-    return round(1000 * float(lists.seconds) / max(1, len(lists)), 3)
+def _milliseconds(lists: ScoredLists) -> float | None:
+    seconds = float(lists.seconds)
+    return None if math.isnan(seconds) else round(1000 * seconds / max(1, len(lists)), 3)
 
 
 def final(config: RerankConfig, context: Context) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -15,6 +16,7 @@ from pipelines.train.rerank.sets import Lists, RerankSet
 from retrievers.base import Reranker
 from retrievers.kind import Context
 from retrievers.progress import Progress
+from retrievers.rerank.cached import CachedReranker
 from retrievers.rerank.ordering import reorder
 from retrievers.types import Ranking
 from reward.metrics import measure_rankings
@@ -38,7 +40,7 @@ class ScoredLists:
     fixed: np.ndarray
     """(queries,): tools in front that the query names."""
     seconds: np.ndarray
-    """(): seconds of the model for all queries."""
+    """(): seconds of the model for all queries; nan where another retriever's list was read before."""
 
     def __len__(self) -> int:
         return len(self.gold)
@@ -75,10 +77,9 @@ def score_lists(
     model: Reranker, data: RerankSet, use: str, lists: Lists, tops: Sequence[int], context: Context
 ) -> SetLists:
     """Let the model read every list once, as deep as the deepest choice and below named tools."""
-    import time
-
     queries, gold = data.examples[use].queries, data.examples[use].gold
     scored: SetLists = {}
+    model = CachedReranker(model)  # lists of different retrievers share most of their tools
     for words, own in lists.items():
         depth = min(max(tops) + int(own.fixed.max(initial=0)), own.rows.shape[1])
         scores = np.full((len(queries), depth), np.nan)
@@ -97,7 +98,7 @@ def score_lists(
             np.array(needed, dtype=bool).reshape(len(queries), depth),
             np.array([len(tools) for tools in gold]),
             own.fixed,
-            np.array(time.perf_counter() - began),
+            np.array(np.nan if scored else time.perf_counter() - began),
         )
     return scored
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipelines.data.dataset import DataSet, load_dataset
 from pipelines.index.defaults import choose_retriever, index_folder
+from pipelines.models import cache_folder
 from pipelines.rerank.loading import retriever_words
 from pipelines.search import ToolSearch
 from pipelines.train.encoder.sets import make_examples, sample_queries, select_queries
@@ -29,6 +30,7 @@ from retrievers.training_set import Examples
 from retrievers.types import Tool
 
 LISTS = "lists"
+"""Folder of the cache."""
 TO_TRAIN, TO_CHOOSE, TO_JUDGE = "train", "dev", "judged"
 
 
@@ -70,8 +72,8 @@ def load_set(source: RerankSource, config: RerankConfig) -> RerankSet:
     if not everything:
         raise BadInput(f"no query of {source.path} has the metadata that `where` names: {dict(source.where)}")
     chosen = {
-        TO_TRAIN: sample_queries(gold.get("train", {}), config.max_queries, config.seed),
-        TO_CHOOSE: sample_queries(gold.get("dev", {}), config.max_judged, 0),
+        TO_TRAIN: sample_queries(gold.get("train", {}), config.max_queries, 0),  # the same lists for every seed
+        TO_CHOOSE: sample_queries(gold.get("dev", {}), config.max_dev, 0),
         TO_JUDGE: sample_queries(gold.get("test") or everything, config.max_judged, 0),
     }
     return RerankSet(
@@ -101,7 +103,7 @@ def first_lists(data: RerankSet, use: str, config: RerankConfig, context: Contex
     depth = max(*config.tops, config.training.depth)
     names = config.fronts[:1] if use == TO_TRAIN else config.fronts
     queries = data.examples[use].queries
-    folder = Path(config.output) / LISTS
+    folder = cache_folder() / LISTS
     wanted = [(name, _key(data, name, queries, depth, config)) for name in names]
     lists: Lists = {}
     if missing := [name for name, key in wanted if not (folder / key).exists()]:

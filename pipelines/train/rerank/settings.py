@@ -54,7 +54,9 @@ class RerankConfig:
     max_queries: Annotated[int, Ge(2)] = 8000
     """Training queries per data set; of larger ones a sample is drawn."""
     max_judged: Annotated[int, Ge(1)] = 500
-    """Queries per data set to choose and to evaluate on; of larger ones a sample is drawn."""
+    """Queries per data set to evaluate on; of larger ones a sample is drawn."""
+    max_dev: Annotated[int, Ge(1)] = 200
+    """Dev queries per data set to choose depth and weight on, where no group was left out."""
     seed: Annotated[int, Ge(0)] = 0
 
     def __post_init__(self) -> None:
