@@ -24,7 +24,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         return 0
     with _needs_libraries():
         from pipelines.serve.gateway import Gateway
-        from pipelines.serve.server import Server, check_port
+        from pipelines.serve.server import Server, check_port, tune_interpreter
     check_port(config)
 
     class PrintingServer(Server):
@@ -34,6 +34,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
             print(line, flush=True)
 
     server = PrintingServer(Gateway(config, arguments.device))
+    tune_interpreter()
     server.run()
     return 0 if server.started else 1
 

@@ -1,15 +1,19 @@
-"""Batch work for a few threads: items that arrive while all threads are busy form the next batch."""
+"""Batch work for a few threads: items that arrive while all threads are busy form the next batch.
+
+Callers take turns. While several are active, a batch has as many items of each, and none uses the last free thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pipelines.serve.errors import overloaded
+from pipelines.serve.fairness import SHARE, ActiveCallers, current_caller
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -18,6 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class _BatchJob(Generic[Key, Item, Result]):
+    caller: str
     key: Key
     items: Sequence[Item]
     future: asyncio.Future[list[Result]]
@@ -32,22 +37,34 @@ class Batcher(Generic[Key, Item, Result]):
     def __init__(
         self, work: Callable[[Key, Sequence[Item]], list[Result]], threads: int, batch_size: int, max_waiting: int
     ) -> None:
-        """`max_waiting`: items that may wait; further ones get 429."""
-        self._work, self._idle = work, threads
+        """`max_waiting`: items of a caller that may wait, a quarter while others are active; further ones get 429."""
+        self._work, self._threads = work, threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
         self._batch_size, self._max_waiting = batch_size, max_waiting
-        self._jobs: deque[_BatchJob[Key, Item, Result]] = deque()
-        self.waiting = 0
+        self._jobs: dict[str, deque[_BatchJob[Key, Item, Result]]] = {}
+        """By caller, in the order of their turns."""
+        self._running: Counter[str] = Counter()
+        """Running batches by caller."""
+        self._num_running = 0
+        self._active = ActiveCallers()
+        self._waiting: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> int:
+        """Items that wait."""
+        return self._waiting.total()
 
     async def run(self, key: Key, items: Sequence[Item]) -> list[Result]:
         """One result per item."""
         if not items:
             return []
-        if self.waiting + len(items) > self._max_waiting:
+        caller = current_caller()
+        self._active.note(caller)
+        if self._waiting[caller] + len(items) > self._active.share(caller, self._max_waiting):
             raise overloaded("too many searches are waiting")
-        job = _BatchJob(key, items, asyncio.get_running_loop().create_future())
-        self._jobs.append(job)
-        self.waiting += len(items)
+        job = _BatchJob(caller, key, items, asyncio.get_running_loop().create_future())
+        self._jobs.setdefault(caller, deque()).append(job)
+        self._waiting[caller] += len(items)
         self._start_batches()
         return await job.future
 
@@ -55,29 +72,58 @@ class Batcher(Generic[Key, Item, Result]):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start_batches(self) -> None:
-        while self._idle and (jobs := self._next_batch()):
-            self._idle -= 1
+        while self._num_running < self._threads and (jobs := self._next_batch()):
+            self._num_running += 1
+            self._running.update({job.caller for job in jobs})
             items = [item for job in jobs for item in job.items]
             running = asyncio.get_running_loop().run_in_executor(self._pool, self._work, jobs[0].key, items)
             running.add_done_callback(lambda done, jobs=jobs: self._finish_batch(jobs, done))  # type: ignore[misc]
 
     def _next_batch(self) -> list[_BatchJob[Key, Item, Result]]:
-        """The oldest job, and the next ones that fit into its batch."""
+        """One job of each caller in turn, with the key of the first; then another of each, while all have more."""
+        ready = [caller for caller in list(self._jobs) if self._may_run(caller) and self._first(caller)]
+        first = self._first(ready[0]) if ready else None
+        if first is None:
+            return []
+        ready = [caller for caller in ready if (job := self._first(caller)) and job.key == first.key]
+        is_shared = len(ready) > 1 or self._active.is_alone(first.caller)
+        size = self._batch_size if is_shared else -(-self._batch_size // SHARE)
         batch: list[_BatchJob[Key, Item, Result]] = []
         count = 0
-        while self._jobs:
-            job = self._jobs[0]
-            if batch and (job.key != batch[0].key or count + len(job.items) > self._batch_size):
-                break
-            self._jobs.popleft()
-            self.waiting -= len(job.items)
-            if not job.future.done():  # done: cancelled
+        while True:
+            jobs = [job for caller in ready if (job := self._first(caller)) and job.key == first.key]
+            if len(jobs) < len(ready):
+                return batch  # a caller with few items does not wait for the many of another
+            for job in jobs:
+                if batch and count + len(job.items) > size:
+                    return batch
+                self._take(job)
                 batch.append(job)
                 count += len(job.items)
-        return batch
+
+    def _may_run(self, caller: str) -> bool:
+        """True if the caller may start a batch: while others are active, it leaves a thread to them."""
+        is_free = self._threads == 1 or self._active.is_alone(caller)
+        return self._running[caller] < (self._threads if is_free else self._threads - 1)
+
+    def _first(self, caller: str) -> _BatchJob[Key, Item, Result] | None:
+        """The caller's oldest job; cancelled ones are dropped."""
+        queue = self._jobs.get(caller, deque())
+        while queue and queue[0].future.done():
+            self._take(queue[0])
+        return queue[0] if queue else None
+
+    def _take(self, job: _BatchJob[Key, Item, Result]) -> None:
+        """Remove a caller's oldest job, and let the next turn be that of the others."""
+        queue = self._jobs.pop(job.caller)
+        queue.popleft()
+        self._waiting[job.caller] -= len(job.items)
+        if queue:
+            self._jobs[job.caller] = queue
 
     def _finish_batch(self, jobs: list[_BatchJob[Key, Item, Result]], done: asyncio.Future[list[Result]]) -> None:
-        self._idle += 1
+        self._num_running -= 1
+        self._running.subtract({job.caller for job in jobs})
         error = None if done.cancelled() else done.exception()
         results = iter([] if done.cancelled() or error else done.result())
         for job in jobs:

@@ -81,7 +81,7 @@ class Gateway:
         if self.rewriter is not None:
             await self.rewriter.close()
         await self.calls.close()
-        self.service.batcher.close()
+        self.service.close()
         if self.reranker is not None:
             self.reranker.close()
         await asyncio.to_thread(self.catalogue.close)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.errors import Refusal, overloaded
+from pipelines.serve.fairness import at_end
 from pipelines.serve.settings import KeySettings, Scope
 from retrievers.types import Tool
 
@@ -44,7 +45,10 @@ class Caller:
     clock: Callable[[], float] = time.monotonic
     _tokens: float = field(init=False)
     _seen: float = field(init=False)
-    _running: int = 0
+    running: int = 0
+    """Requests that are running."""
+    _bytes: int = 0
+    """Of answers that are being made or sent."""
 
     def __post_init__(self) -> None:
         self._tokens, self._seen = float(self.per_minute), self.clock()
@@ -72,12 +76,24 @@ class Caller:
 
     def enter(self) -> None:
         """Count a request that starts, or refuse it."""
-        if self.concurrent and self._running >= self.concurrent:
+        if self.concurrent and self.running >= self.concurrent:
             raise overloaded(f"{self.name} may have {self.concurrent} requests at the same time")
-        self._running += 1
+        self.running += 1
 
     def leave(self) -> None:
-        self._running -= 1
+        self.running -= 1
+
+    def reserve(self, size: int, max_bytes: int) -> None:
+        """Count the bytes of an answer until the request ends, or refuse it. A lone answer is never refused."""
+        if self._bytes and self._bytes + size > max_bytes:
+            left = max(0, max_bytes - self._bytes)
+            message = f"answers of {self._bytes:,} bytes are on their way to {self.name}, and {left:,} more are allowed"
+            raise overloaded(message)
+        self._bytes += size
+        at_end(lambda: self._release(size))
+
+    def _release(self, size: int) -> None:
+        self._bytes -= size
 
 
 class Gate:

@@ -9,29 +9,25 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pipelines.index.defaults import default_threshold
-from pipelines.search import DEPTH, ToolSearch
-from pipelines.serve.batcher import Batcher
+from pipelines.search import DEPTH
+from pipelines.serve.answers import SMALL, AnswerBuilder, SearchedQuery
 from pipelines.serve.calls.settings import ANY_TOOL, AccessRules
 from pipelines.serve.calls.trusted_ranks import TrustedRanks
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
+from pipelines.serve.costs import AnswerSizes, Cost, check_size, rewrite_tokens
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
-from pipelines.serve.formats.definitions import DefinitionBuilder
+from pipelines.serve.fairness import outside
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.reranking import ServedReranker, check_thresholds, fingerprints
-from pipelines.serve.results import Timings, ToolFilter, explain_empty, found_tools, keep_allowed, make_filter
+from pipelines.serve.results import Timings, ToolFilter, keep_allowed, make_filter
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher, served_fusion
 from pipelines.serve.schemas import search as schemas
+from pipelines.serve.search_jobs import DetectionJob, RetrievalJob, make_batcher
 from pipelines.serve.settings import ServeConfig
 from pipelines.serve.tracing import span
 from retrievers.types import Ranking
 from rewrite.types import RewriteRequest
 
-UNLIMITED = 1 << 30
-"""Longer than any ranking."""
-BATCH_SIZE = 16
-"""Texts per search; larger batches need more padding than they save."""
-MAX_WAITING = 1_024
-"""Texts that may wait for a search thread; further ones get 429."""
 log = logging.getLogger("rewrite-serve")
 
 
@@ -63,13 +59,29 @@ class SearchService:
         """`dispatcher`: None without a rewriter."""
         self._reranker = reranker
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
-        self.batcher = Batcher(_retrieve, config.workers, BATCH_SIZE, MAX_WAITING)
+        self.batcher = make_batcher(config.workers)
         self._dispatcher, self.trust = dispatcher, TrustedRanks(config, catalogue)
+        self.answers = AnswerBuilder(self.trust, metrics, config.limits.answer_bytes)
+        self._sizes = AnswerSizes()
         threshold = config.detection_threshold
         self._threshold = default_threshold(config.index) if threshold is None else threshold
         self._line_seconds = 0.02
         """Moving average of the time to search a rewrite's lines."""
-        self._builders: dict[str, tuple[Snapshot, DefinitionBuilder]] = {}
+
+    def estimate(self, utterances: Sequence[str], k: int, format: str | None, with_rewriter: bool) -> Cost:
+        """Costs of a search; an answer above the limit is refused."""
+        snapshot = self._catalogue.current
+        tools = snapshot.index.tools
+        mean = self._sizes.mean(snapshot, tools, format)
+        size = check_size(len(utterances), min(k, len(tools)), mean, self._config.limits.answer_bytes)
+        loaded = self._dispatcher.loaded if self._dispatcher and with_rewriter else None
+        tokens = rewrite_tokens(utterances, loaded.sampling.max_tokens) if loaded else 0
+        return Cost(len(utterances), size, tokens)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self.batcher.close()
+        self.answers.close()
 
     async def search(self, request: schemas.SearchRequest, access: AccessRules = ANY_TOOL) -> schemas.SearchResponse:
         """Rank tools for each utterance. If the rewriter fails, the ranking is the raw one."""
@@ -154,18 +166,21 @@ class SearchService:
         ranking = await raw
         began, snapshot = time.monotonic(), state.snapshot
         reranker = self._reranker if request.rerank == "auto" else None
+        is_small = isinstance(request.utterance, str) and state.k <= SMALL
         depth = UNLIMITED if reranker or state.is_allowed or self.trust.limits else state.k
-        fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
-        if state.is_allowed:
-            fused = keep_allowed(fused, state.is_allowed)
+
+        def fuse() -> Ranking:
+            fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
+            return keep_allowed(fused, state.is_allowed) if state.is_allowed else fused
+
+        fused = fuse() if is_small else await self.answers.run(fuse)
         reranked = None
         if reranker:
             fused, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
-        fused = self.trust.apply(snapshot, utterance, fused, state.k)
         min_score = self._config.min_score if request.min_score is None else request.min_score
         least = self._config.min_probability if request.min_probability is None else request.min_probability
-        fitting = snapshot.search.keep_fitting(utterance, fused, [ranking, *lines], min_score, least)
-        tools = found_tools(snapshot, fitting, ranking, lines)
+        query = SearchedQuery(utterance, fused, ranking, lines, min_score, least)
+        tools = await self.answers.tools(snapshot, query, state.k, request.format, is_small)
         state.timings.add("fuse", began)
         return schemas.SearchResult(
             detection=detection,
@@ -173,9 +188,7 @@ class SearchService:
             not_asked=not_asked,
             fallback=fallback,
             rerank=reranked,
-            tools=tools,
-            nothing_fits=explain_empty(fitting, self._metrics),
-            definitions=await self._definitions(snapshot, request.format, fitting.ranking.ids),
+            **tools,
         )
 
     async def _detect(
@@ -187,7 +200,7 @@ class SearchService:
         await asyncio.shield(raw)
         began = time.monotonic()
         threshold = self._threshold if request.detection_threshold is None else request.detection_threshold
-        [detection] = await asyncio.to_thread(state.snapshot.search.detect, [utterance], threshold)
+        [detection] = await self.batcher.run(DetectionJob(state.snapshot.search, threshold), [utterance])
         state.timings.add("detect", began)
         return schemas.DetectionOut(**asdict(detection)) if detection is not None else None
 
@@ -211,7 +224,8 @@ class SearchService:
         try:
             with span("rewrite"):
                 left = state.deadline - reserve - time.monotonic()
-                rewrite, cached = await self._dispatcher.rewrite(state.loaded, ask, left, state.hurried)
+                with outside():
+                    rewrite, cached = await self._dispatcher.rewrite(state.loaded, ask, left, state.hurried)
         except (RewriteFailure, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -244,25 +258,13 @@ class SearchService:
         search, num_tools = state.snapshot.search, len(state.snapshot.index.tools)
         searched = depth
         while True:
-            rankings = await self.batcher.run((search, searched), texts)
+            rankings = await self.batcher.run(RetrievalJob(search, searched), texts)
             if state.is_allowed is None:
                 return rankings
             kept = [keep_allowed(ranking, state.is_allowed) for ranking in rankings]
             if searched >= num_tools or all(len(ranking) >= depth for ranking in kept):
                 return [ranking.cut(depth) for ranking in kept]
             searched = min(num_tools, searched * 8)
-
-    async def _definitions(
-        self, snapshot: Snapshot, format: str | None, ids: Sequence[str]
-    ) -> schemas.DefinitionsOut | None:
-        if format is None:
-            return None
-        known = self._builders.get(format)
-        if known is None or known[0] is not snapshot:
-            tools = snapshot.index.tools
-            known = snapshot, await asyncio.to_thread(DefinitionBuilder, tools, tools.names(), format)
-            self._builders[format] = known
-        return await asyncio.to_thread(known[1].build, ids)
 
     def _not_asked(self, mode: str, loaded: LoadedRewriter | None) -> NotAsked | None:
         """The reason not to ask the rewriter about any utterance of a request."""
@@ -283,8 +285,3 @@ class SearchService:
 
     def _unparseable(self, rewrite: schemas.RewriteOut) -> schemas.Fallback | None:
         return self._fallback(RewriteFailure("unparseable")) if rewrite.status == "unparseable" else None
-
-
-def _retrieve(key: tuple[ToolSearch, int], texts: Sequence[str]) -> list[Ranking]:
-    search, depth = key
-    return search.retrieve(texts, depth)

@@ -32,7 +32,8 @@ class KeySettings:
     access: AccessRules = field(default_factory=AccessRules)
     """The tools that it may find and call."""
     per_minute: Annotated[int, Ge(0)] = 0
-    """Utterances and changes per minute; 0: no limit."""
+    """Utterances and changes per minute; 64 kB of an answer, or 1,024 tokens of the rewriter, count as one more; 0: no
+    limit."""
     concurrent: Annotated[int, Ge(0)] = 0
     """Requests at the same time; 0: no limit."""
 
@@ -58,7 +59,16 @@ class RequestLimits:
     k: Annotated[int, Ge(1)] = 200
     """The largest `k` of a search."""
     in_flight: Annotated[int, Ge(1)] = 256
-    """Requests at the same time; further ones get 429."""
+    """Requests at the same time; further ones get 429. A key has at most three quarters of them, and a quarter while
+    other keys are active."""
+    running: Annotated[int, Ge(1)] = 32
+    """Requests that are worked on at the same time; others wait, and keys take turns. While other keys are active, a
+    key has at most a sixteenth. Waiting for the rewriter does not count."""
+    queue_seconds: Annotated[float, Gt(0)] = 1.0
+    """Seconds that a request may wait for its turn; then it gets 429."""
+    answer_bytes: Annotated[int, Ge(65_536)] = 4_194_304
+    """Size of an answer. A search that would exceed it is refused at once, with a size that fits. The answers of one
+    key that are being made or sent may have four times as much together."""
     tools: Annotated[int, Ge(1)] = 500
     """Tools per change of the catalogue."""
     body_seconds: Annotated[float, Gt(0)] = 10.0

@@ -23,6 +23,7 @@ from pipelines.serve.calls.upstream import McpUpstream
 from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.catalogue.mcp_sync import ToolTarget
 from pipelines.serve.errors import Refusal
+from pipelines.serve.fairness import outside
 from pipelines.serve.keys import Caller
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.schemas.calls import UpstreamOut
@@ -160,7 +161,9 @@ class CallService:
             assert api is not None
             variables, calling = (api.source.key_variable,), api.call(tool, arguments)
         try:
-            return redact_result(await calling, variables)
+            with outside():  # a slow server keeps no other request waiting
+                result = await calling
+            return redact_result(result, variables)
         except CallFailure as failure:
             raise CallFailure(failure.outcome, redact(failure.message, variables)) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic import JsonValue
@@ -18,6 +19,8 @@ from retrievers.types import Tool
 CHARACTERS_PER_TOKEN = 4.0
 """Of definitions as compact JSON. SmolLM2's tokenizer has 3.8 on the sample and on an MCP catalogue, 4.0 on ToolBench,
 4.3 on BFCL and 4.5 on MCP-Zero (some 120 tools of each)."""
+MAX_KEPT = 4_096
+"""Definitions that are kept for the next answers."""
 MAX_COUNTED = 500
 """Tools that the size of the whole catalogue is estimated from; of larger ones, an even sample."""
 Definition = tuple[dict[str, Any], dict[str, str]]
@@ -70,6 +73,12 @@ FORMATS: dict[str, _Format] = {
 }
 
 
+def definition_bytes(tool: Tool, format: str) -> int:
+    """The size of a tool's definition, estimated without checking its schema."""
+    definition, _ = FORMATS[format].define(tool, tool.name, unchecked_arguments(tool))
+    return len(json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+
+
 class DefinitionBuilder:
     """Definitions of one catalogue's tools in one format."""
 
@@ -83,21 +92,26 @@ class DefinitionBuilder:
         # Unchecked: a check takes milliseconds, which the first caller would wait for; the size hardly differs.
         counted = (_characters(self._define(tool, unchecked_arguments)[1]) for tool in sampled)
         self._characters = len(ids) / len(sampled) * sum(counted)
+        self._define_once = lru_cache(MAX_KEPT)(self._define_and_count)
 
     def build(self, ids: Sequence[str]) -> DefinitionsOut:
         """Definitions of these tools, in order."""
-        definitions = [self._define(tool) for tool in ids]
-        sent = count_tokens(sum(_characters(definition) for _, definition, _ in definitions))
+        definitions = [self._define_once(tool) for tool in ids]
+        sent = count_tokens(sum(characters for _, _, _, characters in definitions))
         whole = count_tokens(self._characters)
-        names = {name: tool for tool, (name, _, _) in zip(ids, definitions, strict=True)}
+        names = {name: tool for tool, (name, _, _, _) in zip(ids, definitions, strict=True)}
         references: list[JsonValue] = [{"type": "tool_reference", "tool_name": name} for name in names]
-        return DefinitionsOut(
-            tools=[definition for _, definition, _ in definitions],
+        return DefinitionsOut.model_construct(  # not checked: they are ours, and many
+            tools=[definition for _, definition, _, _ in definitions],
             names=names,
-            arguments={name: originals for name, _, originals in definitions if originals},
+            arguments={name: originals for name, _, originals, _ in definitions if originals},
             references=references if self._with_references else None,
             tokens=TokenCounts(sent=sent, catalogue=whole, saved=max(0, whole - sent)),
         )
+
+    def _define_and_count(self, tool_id: str) -> tuple[str, dict[str, Any], dict[str, str], int]:
+        name, definition, originals = self._define(tool_id)
+        return name, definition, originals, _characters(definition)
 
     def _define(
         self, tool_id: str, arguments: Callable[[Tool], Schema] = arguments_of

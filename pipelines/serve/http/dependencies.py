@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import MutableMapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 
+from pipelines.serve.costs import Cost
 from pipelines.serve.errors import Refusal
+from pipelines.serve.fairness import SHARE, grow_turn
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.keys import Caller
 from pipelines.serve.schemas.base import ErrorBody
 from pipelines.serve.schemas.server import ModelOut, ModelsResponse
+from pipelines.serve.settings import Scope
 
 log = logging.getLogger("rewrite-serve")
 _DESCRIPTIONS = {
@@ -35,6 +40,10 @@ _DESCRIPTIONS = {
 }
 BODY = (408, 413, 415, 422)
 """Errors of routes with a body."""
+UNITS_PER_SLOT = 16
+"""Costs of a request that counts as one."""
+SLOWEST_START, SLOWEST_BYTES = 20.0, 16_384
+"""Seconds for a large answer, and bytes per second beyond them."""
 CANNOT_START = "the rewriter cannot start; the server's log has the cause"
 
 
@@ -70,15 +79,52 @@ def reply(model: BaseModel, status: int = 200) -> Response:
     return Response(model.model_dump_json(by_alias=True), status, media_type="application/json")
 
 
-def check_query(gateway: Gateway, caller: Caller, kind: str, utterance: str | list[str], k: int = 1) -> None:
-    """Check limits, scope and rate limit of a search or rewrite, and log it if the config says so."""
+class ReplyInPieces(Response):
+    """A JSON response; each piece is sent when the caller has taken enough of those before."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+        size = sum(map(len, pieces))
+        super().__init__(headers={"content-length": str(size)}, media_type="application/json")
+        self._seconds = SLOWEST_START + size / SLOWEST_BYTES
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Send the pieces; a caller that takes them too slowly is disconnected."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                for piece in self._pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            raise ConnectionError from None
+
+
+def check_query(
+    gateway: Gateway,
+    caller: Caller,
+    kind: str,
+    utterance: str | list[str],
+    k: int = 0,
+    format: str | None = None,
+    rewrite: bool = True,
+) -> None:
+    """Check limits, costs, scope and rate limit of a search or rewrite, and log it if the config says so."""
     limits, utterances = gateway.config.limits, [utterance] if isinstance(utterance, str) else utterance
     check_utterances(gateway, utterances)
     if k > limits.k:
         raise Refusal(422, "invalid", f"k is at most {limits.k}")
-    caller.charge("search", len(utterances))
+    charge(gateway, caller, "search", gateway.service.estimate(utterances, k, format, rewrite))
     if gateway.config.log_queries:
         log.info("%s %r", kind, utterances)
+
+
+def charge(gateway: Gateway, caller: Caller, scope: Scope, cost: Cost) -> None:
+    """Charge the costs of a request to its caller before any work; over its share it is refused, and a costly one
+    counts as several requests."""
+    caller.charge(scope, cost.units)
+    caller.reserve(cost.bytes, SHARE * gateway.config.limits.answer_bytes)
+    grow_turn(-(-cost.units // UNITS_PER_SLOT))
 
 
 def check_utterances(gateway: Gateway, utterances: list[str]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from pipelines.serve.errors import Refusal, overloaded
+from pipelines.serve.fairness import SHARE, FairSlots
 from pipelines.serve.keys import Caller, Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import RequestLimits
@@ -27,6 +28,11 @@ OPEN_FOLDER = "/page/"
 PROBE = Caller("probe", frozenset())
 """The caller of an open path."""
 MAX_HEADER_BYTES = 16_384
+RUNNING_PARTS = 16
+"""While others are active, a key has this fraction of the running requests: two of 32 keep a thread busy."""
+FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 20.0, 5.0, 1.0
+"""Errors of a caller at once, and per second, that have no consequence; after more of them a connection takes its next
+request only after a pause, so that callers who repeat them cost little."""
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -36,13 +42,29 @@ SECURITY_HEADERS = (
 log = logging.getLogger("rewrite-serve.access")
 
 
+class ErrorBudget:
+    """Errors that each caller may still cause without a pause."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._left: dict[str, tuple[float, float]] = {}
+        self._clock = clock
+
+    def is_spent(self, caller: str) -> bool:
+        """Count an error; True if the caller causes too many."""
+        now = self._clock()
+        left, seen = self._left.get(caller, (FREE_ERRORS, now))
+        left = min(FREE_ERRORS, left + FREE_PER_SECOND * (now - seen))
+        self._left[caller] = max(0.0, left - 1), now
+        return left < 1
+
+
 class Guard:
     """An ASGI application around another."""
 
     def __init__(self, app: App, gate: Gate, limits: RequestLimits, hosts: frozenset[str], metrics: Metrics) -> None:
         """`hosts`: host names that callers may use; empty: any."""
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
-        self._in_flight = 0
+        self._in_flight, self._slots, self._errors = 0, FairSlots(limits.running, RUNNING_PARTS), ErrorBudget()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -50,17 +72,22 @@ class Guard:
             await self._app(scope, receive, send)
             return
         started, status, request_id = time.monotonic(), 500, secrets.token_hex(8)
+        caller: Caller | None = None
+        is_paused = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_paused
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = {header for header, _ in message["headers"]}
                 missing = [header for header in SECURITY_HEADERS if header[0] not in given]
                 message["headers"] = [*message["headers"], *missing, (b"x-request-id", request_id.encode())]
+            elif (
+                status >= 400 and not message.get("more_body") and self._errors.is_spent(caller.name if caller else "")
+            ):
+                message, is_paused = {**message, "more_body": True}, True
             await send(message)
 
-        caller: Caller | None = None
         try:
             with span("request", method=scope["method"]):
                 caller = self._admit(scope)
@@ -76,6 +103,9 @@ class Guard:
             self._metrics.latency.labels(route).observe(seconds)
             name = caller.name if caller else "-"
             log.info("%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, name, request_id)
+        if is_paused:  # the caller has the whole answer, but the connection takes its next request later
+            await asyncio.sleep(PAUSE_SECONDS)
+            await send({"type": "http.response.body", "body": b""})
 
     def _admit(self, scope: Message) -> Caller:
         """Check everything that is known before the body, and return the caller."""
@@ -108,15 +138,27 @@ class Guard:
         if caller is PROBE:  # counts against no limit, and its body is not read
             await self._app(scope, _replay(b"", receive), send)
             return
-        if self._in_flight >= self._limits.in_flight:
+        if self._in_flight >= self._limits.in_flight or caller.running >= self._max_running(caller):
             raise overloaded("too many requests are running")
         caller.enter()
         self._count_in_flight(1)
         try:
-            await self._app(scope, _replay(await self._read_body(receive), receive), send)
+            body = await self._read_body(receive)
+            async with self._slots.turn(caller.name, self._limits.queue_seconds) as turn:
+
+                async def send_after_turn(message: Message) -> None:
+                    turn.end()  # a caller that reads slowly keeps no other waiting
+                    await send(message)
+
+                await self._app(scope, _replay(body, receive), send_after_turn)
         finally:
             self._count_in_flight(-1)
             caller.leave()
+
+    def _max_running(self, caller: Caller) -> int:
+        total = self._limits.in_flight
+        self._slots.active.note(caller.name)
+        return min(total - total // SHARE, self._slots.active.share(caller.name, total))
 
     def _count_in_flight(self, change: int) -> None:
         self._in_flight += change

@@ -12,6 +12,7 @@ from pipelines.serve.http.dependencies import (
     BODY,
     CallerDep,
     GatewayDep,
+    ReplyInPieces,
     check_query,
     check_utterances,
     describe_models,
@@ -32,7 +33,7 @@ async def search(body: schemas.SearchRequest, gateway: GatewayDep, caller: Calle
     Raw search and rewriter run in parallel. If the rewriter fails, `fallback` has the reason, and the tools are those
     of the raw search.
     """
-    check_query(gateway, caller, "search", body.utterance, body.k)
+    check_query(gateway, caller, "search", body.utterance, body.k, body.format, body.rewrite != "off")
     response = await gateway.service.search(body, caller.access)
     if gateway.calls.can_call:
         utterances = [body.utterance] if isinstance(body.utterance, str) else body.utterance
@@ -40,7 +41,8 @@ async def search(body: schemas.SearchRequest, gateway: GatewayDep, caller: Calle
             gateway.calls.audit.add_search(
                 caller.name, utterance, [tool.id for tool in result.tools], response.fingerprints.index
             )
-    return reply(response)
+    pieces = await gateway.service.answers.dump(response, body.k)
+    return Response(pieces[0], media_type="application/json") if len(pieces) == 1 else ReplyInPieces(pieces)
 
 
 @router.post("/v1/rewrite", response_model=schemas.RewriteResponse, responses=errors(*BODY, 404, 503), tags=["search"])

@@ -16,7 +16,7 @@ from pipelines.serve.catalogue.fetch import fetch_tools
 from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, charge, describe_models, errors, reply
 from pipelines.serve.results import may_find_in
 from pipelines.serve.schemas import tools as schemas
 from pipelines.serve.schemas.server import ModelsResponse
@@ -42,29 +42,35 @@ async def list_tools(
     contains: Label = None,
 ) -> Response:
     """List tools by id, one page at a time; `contains` filters by a part of id or name."""
-    caller.charge("search")
     snapshot = gateway.catalogue.current
-    ids = await asyncio.to_thread(lambda: snapshot.ids)
-    if not caller.access.finds_all:
-        ids = list(filter(may_find_in(snapshot, caller.access), ids))
-    if provider is not None or category is not None:
-        labels = await asyncio.to_thread(lambda: snapshot.labels)
-        wanted = [None if label is None else label.casefold() for label in (provider, category)]
-        ids = [tool for tool in ids if all(want in (None, has) for want, has in zip(wanted, labels[tool], strict=True))]
-    if contains:
-        part = contains.casefold()
-        names = await asyncio.to_thread(lambda: dict(snapshot.index.tools.names()))
-        ids = [tool for tool in ids if part in tool.casefold() or part in names[tool].casefold()]
-    start = bisect_right(ids, after)
-    page = ids[start : start + limit]
-    return reply(
-        schemas.ToolPage(
-            tools=[tool_out(snapshot.index.tools[tool]) for tool in page],
-            next=page[-1] if start + limit < len(ids) else None,
-            total=len(ids),
-            fingerprint=snapshot.index.fingerprint,
+    charge(gateway, caller, "search", gateway.service.estimate([""], limit, "mcp", False))
+
+    def make_page() -> bytes:
+        ids = snapshot.ids
+        if not caller.access.finds_all:
+            ids = list(filter(may_find_in(snapshot, caller.access), ids))
+        if provider is not None or category is not None:
+            labels, wanted = snapshot.labels, [label and label.casefold() for label in (provider, category)]
+            ids = [
+                tool for tool in ids if all(want in (None, has) for want, has in zip(wanted, labels[tool], strict=True))
+            ]
+        if contains:
+            part, names = contains.casefold(), dict(snapshot.index.tools.names())
+            ids = [tool for tool in ids if part in tool.casefold() or part in names[tool].casefold()]
+        start = bisect_right(ids, after)
+        page = ids[start : start + limit]
+        return (
+            schemas.ToolPage(
+                tools=[tool_out(snapshot.index.tools[tool]) for tool in page],
+                next=page[-1] if start + limit < len(ids) else None,
+                total=len(ids),
+                fingerprint=snapshot.index.fingerprint,
+            )
+            .model_dump_json(by_alias=True)
+            .encode()
         )
-    )
+
+    return Response(await gateway.service.answers.run(make_page), media_type="application/json")
 
 
 @router.get("/v1/tools/{tool_id:path}", response_model=schemas.ToolOut, responses=errors(404, 422))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from pipelines.serve.errors import Reason, RewriteFailure
+from pipelines.serve.fairness import FairSlots, current_caller
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.cache import RewriteCache
 from pipelines.serve.rewriter.endpoints import Endpoint
@@ -52,7 +53,7 @@ class RewriteDispatcher:
         self.in_use: Counter[str] = Counter()
         """Models with pending requests; not unloaded yet."""
         self._cache, self._metrics = RewriteCache(CACHE_SIZE), metrics
-        self._slots, self._max_waiting, self._waiting = asyncio.Semaphore(concurrency), concurrency, 0
+        self._slots, self._max_waiting = FairSlots(concurrency), concurrency
         self._next = 0
 
     async def rewrite(
@@ -79,20 +80,21 @@ class RewriteDispatcher:
         self._metrics.cache.labels("hit" if cached else "miss").inc()
         if cached is not None:
             return replace(cached, cut=cut), True
-        if self._waiting >= self._max_waiting:
+        caller, slots = current_caller(), self._slots
+        if self.waiting(caller) >= slots.active.share(caller, self._max_waiting):
             raise RewriteFailure("busy")
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
+        await slots.enter(caller, None)
         try:
             answer = await self._answer(loaded, prompt, hurried)
         finally:
-            self._slots.release()
+            slots.leave(caller)
         rewrite = replace(loaded.template.parse(answer), cut=cut)
         self._cache.put(key, rewrite)
         return rewrite, False
+
+    def waiting(self, caller: str) -> int:
+        """Utterances of a caller that wait for a place at the model."""
+        return self._slots.num_waiting(caller)
 
     def not_running(self) -> RewriteFailure:
         """The failure of a request while no endpoint has the rewriter."""

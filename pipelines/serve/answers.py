@@ -1,0 +1,107 @@
+"""Build answers away from the searches: large ones in a thread of their own, callers in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from pipelines.serve.batcher import Batcher
+from pipelines.serve.calls.trusted_ranks import TrustedRanks
+from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.costs import too_large
+from pipelines.serve.formats.definitions import DefinitionBuilder
+from pipelines.serve.metrics import Metrics
+from pipelines.serve.results import explain_empty, found_tools
+from pipelines.serve.schemas import search as schemas
+from retrievers.types import Ranking
+
+Made = TypeVar("Made")
+SMALL = 25
+"""Tools in an answer without definitions that is built at once; larger ones go to the thread."""
+UNLIMITED = 1 << 30
+"""Longer than any ranking."""
+MAX_WAITING = 1_024
+"""Results that may wait for the thread; further ones get 429."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedQuery:
+    """An utterance with its rankings."""
+
+    utterance: str
+    fused: Ranking
+    raw: Ranking
+    lines: Sequence[Ranking]
+    min_score: float | None
+    min_probability: float | None
+
+
+class AnswerBuilder:
+    """Turns rankings into results, and responses into bytes."""
+
+    def __init__(self, trust: TrustedRanks, metrics: Metrics, max_bytes: int) -> None:
+        """`max_bytes`: of an answer; a larger one is refused."""
+        self._trust, self._metrics, self._max_bytes = trust, metrics, max_bytes
+        self._thread: Batcher[str, Callable[[], Any], Any] = Batcher(_call_all, 1, 1, MAX_WAITING)
+        self._builders: dict[str, tuple[Snapshot, DefinitionBuilder]] = {}
+
+    async def run(self, work: Callable[[], Made]) -> Made:
+        """Do some work in the thread for answers; callers take turns."""
+        [made] = await self._thread.run("", [work])
+        answer: Made = made
+        return answer
+
+    async def tools(
+        self, snapshot: Snapshot, query: SearchedQuery, k: int, format: str | None, is_small: bool
+    ) -> dict[str, Any]:
+        """The fields of a result that hold its tools. `is_small`: build them at once."""
+        definitions = await self._definition_builder(snapshot, format) if format else None
+        build = partial(self._build, snapshot, query, k, definitions)
+        return build() if is_small and not format else await self.run(build)
+
+    async def dump(self, response: schemas.SearchResponse, k: int) -> list[bytes]:
+        """The response as JSON, in pieces."""
+        count = sum(len(result.tools) for result in response.results)
+        if count <= SMALL and not any(result.definitions for result in response.results):
+            return [response.model_dump_json(by_alias=True).encode()]
+        first, last = response.model_copy(update={"results": []}).model_dump_json(by_alias=True).split("[]", 1)
+        pieces = [f"{first}[".encode()]
+        for number, result in enumerate(response.results):
+            data = await self.run(partial(result.model_dump_json, by_alias=True))
+            pieces.append(("," * bool(number) + data).encode())
+            if (size := sum(map(len, pieces))) > self._max_bytes:
+                whole = round(size * len(response.results) / (number + 1))
+                raise too_large(whole, self._max_bytes, len(response.results), k)
+        return [*pieces, f"]{last}".encode()]
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def _build(
+        self, snapshot: Snapshot, query: SearchedQuery, k: int, definitions: DefinitionBuilder | None
+    ) -> dict[str, Any]:
+        ranking = self._trust.apply(snapshot, query.utterance, query.fused, k)
+        rankings = [query.raw, *query.lines]
+        fitting = snapshot.search.keep_fitting(
+            query.utterance, ranking, rankings, query.min_score, query.min_probability
+        )
+        return {
+            "tools": found_tools(snapshot, fitting, query.raw, query.lines),
+            "nothing_fits": explain_empty(fitting, self._metrics),
+            "definitions": definitions.build(fitting.ranking.ids) if definitions else None,
+        }
+
+    async def _definition_builder(self, snapshot: Snapshot, format: str) -> DefinitionBuilder:
+        known = self._builders.get(format)
+        if known is None or known[0] is not snapshot:
+            tools = snapshot.index.tools
+            known = snapshot, await asyncio.to_thread(DefinitionBuilder, tools, tools.names(), format)
+            self._builders[format] = known
+        return known[1]
+
+
+def _call_all(_: str, work: Sequence[Callable[[], Any]]) -> list[Any]:
+    return [item() for item in work]

@@ -1,0 +1,47 @@
+"""Work of the search threads: retrieval and detection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.detection import Detection
+from pipelines.search import ToolSearch
+from pipelines.serve.batcher import Batcher
+from retrievers.types import Ranking
+
+BATCH_SIZE = 16
+"""Texts per search; larger batches need more padding than they save."""
+MAX_WAITING = 1_024
+"""Texts that may wait for a search thread; further ones get 429."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalJob:
+    """A search; texts of equal ones share a batch."""
+
+    search: ToolSearch
+    depth: int
+
+    def __call__(self, texts: Sequence[str]) -> list[Ranking]:
+        return self.search.retrieve(texts, self.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionJob:
+    """A decision of the detector."""
+
+    search: ToolSearch
+    threshold: float | None
+
+    def __call__(self, texts: Sequence[str]) -> list[Detection | None]:
+        return self.search.detect(texts, self.threshold)
+
+
+SearchBatcher = Batcher[RetrievalJob | DetectionJob, str, Any]
+
+
+def make_batcher(threads: int) -> SearchBatcher:
+    """The search threads; texts with equal jobs share a batch."""
+    return Batcher(lambda job, texts: list(job(texts)), threads, BATCH_SIZE, MAX_WAITING)
