@@ -2,6 +2,7 @@
 
     python benchmarks/serve_fairness.py                                  every kind of attack, 1, 8 and 64 clients
     python benchmarks/serve_fairness.py --kinds amplification --before ../old    the same of another checkout, in turn
+    python benchmarks/serve_fairness.py --compare --before ../old        one caller: latency and throughput, in turn
     python benchmarks/serve_fairness.py --soak 10                        minutes of all attacks at once
 
 Polite clients send one search at a time, `--rate` per second each, and every utterance is new. Before each attack the
@@ -28,7 +29,7 @@ from typing import Any
 import psutil
 from harness import machine, make_parser, write_json
 from hostile_clients import KINDS, make_request, read_answer
-from http_load import ROOT, ChildProcess, GatewayProcess, percentile, utterances
+from http_load import ROOT, ChildProcess, GatewayProcess, load, percentile, searches, utterances
 
 from pipelines.serve.keys import make_key
 
@@ -176,6 +177,37 @@ def run_attacks(options: argparse.Namespace, folder: Path) -> list[dict[str, Any
     return rows
 
 
+def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One caller with several clients and no pause, at each checkout in turn: answers per second, and their latency."""
+    config = {"index": options.index, "retriever": options.retriever}
+    servers = {name: GatewayProcess(folder, config, root=root) for name, root in options.roots.items()}
+    results: dict[str, Any] = {}
+    for clients in options.clients:
+        rates: dict[str, list[float]] = {name: [] for name in servers}
+        seconds: dict[str, list[float]] = {name: [] for name in servers}
+        statuses: dict[str, Counter[int]] = {name: Counter() for name in servers}
+        for number in range(options.rounds):
+            for name in sorted(servers, reverse=bool(number % 2)):
+                figures = load(servers[name].port, clients, options.seconds, searches())
+                good = [item.ended - item.began for item in figures.exchanges if item.answer.startswith(b'{"results"')]
+                rates[name].append(len(good) / figures.seconds)
+                seconds[name] += good
+                statuses[name] += figures.statuses
+        results[f"{clients} clients"] = {
+            name: {
+                "per_second": round(statistics.median(rates[name]), 1),
+                "per_second_by_round": [round(rate, 1) for rate in rates[name]],
+                **{f"p{share}_ms": round(1000 * percentile(seconds[name], share / 100), 1) for share in (50, 99)},
+                "statuses": dict(statuses[name]),
+            }
+            for name in servers
+        }
+        print(f"{clients} clients", json.dumps(results[f"{clients} clients"]), flush=True)
+    for server in servers.values():
+        server.end()
+    return results
+
+
 def print_row(row: dict[str, Any]) -> None:
     """Print one line of the table."""
     idle, beside, hostile = row["idle"], row["beside"], row["hostile"]
@@ -222,12 +254,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds of attack before measuring (2)")
     parser.add_argument("--handles", type=int, default=0, help="file handles of the server; 0: as many as we have")
     parser.add_argument("--before", type=Path, help="another checkout to measure in turn")
+    parser.add_argument("--compare", action="store_true", help="latency and throughput of one caller instead")
+    parser.add_argument("--rounds", type=int, default=5, help="of --compare (5)")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="all attacks at once instead")
     parser.add_argument("--soak-clients", type=int, default=4, help="clients per kind of attack (4)")
     options = parser.parse_args(arguments)
     options.roots = ({"before": options.before.resolve()} if options.before else {}) | {"now": ROOT}
     with tempfile.TemporaryDirectory() as folder:
-        run = run_soak if options.soak else run_attacks
+        run = run_soak if options.soak else compare if options.compare else run_attacks
         results = {"machine": machine(), "results": run(options, Path(folder))}
     write_json(options.out, results)
 

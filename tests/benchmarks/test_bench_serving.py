@@ -118,3 +118,13 @@ def test_the_proxy_hands_on_and_notes_what_the_model_took(own: ModuleType, tmp_p
     assert [list(span.texts) for span in spans] == [["höre"], ["höre"]]
     assert began < spans[0].began < spans[0].ended < spans[1].began < spans[1].ended < ended
     assert all(span.ended - span.began >= SLOW for span in spans)
+
+
+def test_the_polite_are_measured_beside_an_attack(tmp_path: Path) -> None:
+    script, out = str(BENCHMARKS / "serve_fairness.py"), tmp_path / "fairness.json"
+    flags = ["--retriever", "bm25", "--kinds", "flood", "--clients", "2", "--seconds", "1", "--warm-up", "0.2"]
+    subprocess.run([sys.executable, script, *flags, "--out", str(out)], check=True, timeout=PATIENCE, cwd=ROOT)
+    [row] = json.loads(out.read_text())["results"]
+    assert row["hostile"]["statuses"]["200"] > 0
+    assert row["idle"]["lost"] == row["beside"]["lost"] == row["beside"]["health_lost"] == 0
+    assert row["beside"]["requests"] > 5

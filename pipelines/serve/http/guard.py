@@ -30,8 +30,10 @@ PROBE = Caller("probe", frozenset())
 MAX_HEADER_BYTES = 16_384
 RUNNING_PARTS = 16
 """While others are active, a key has this fraction of the running requests: two of 32 keep a thread busy."""
-FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 20.0, 5.0, 1.0
-"""Errors of a caller at once, and per second, that have no consequence; after more of them a connection takes its next
+REPEATED = {400, 401, 403, 413, 415, 422, 429}
+"""Refusals that a caller can repeat without end."""
+FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, 1.0
+"""Such refusals at once, and per second, that have no consequence; after more of them a connection takes its next
 request only after a pause, so that callers who repeat them cost little."""
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -82,10 +84,9 @@ class Guard:
                 given = {header for header, _ in message["headers"]}
                 missing = [header for header in SECURITY_HEADERS if header[0] not in given]
                 message["headers"] = [*message["headers"], *missing, (b"x-request-id", request_id.encode())]
-            elif (
-                status >= 400 and not message.get("more_body") and self._errors.is_spent(caller.name if caller else "")
-            ):
-                message, is_paused = {**message, "more_body": True}, True
+            elif status in REPEATED and not message.get("more_body"):
+                is_paused = self._errors.is_spent(caller.name if caller else "")
+                message = {**message, "more_body": is_paused}
             await send(message)
 
         try:
