@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pipelines.serve.batcher import Batcher
+from pipelines.serve.bounds.costs import too_large
 from pipelines.serve.calls.trusted_ranks import TrustedRanks
 from pipelines.serve.catalogue.live_index import Snapshot
-from pipelines.serve.costs import too_large
 from pipelines.serve.formats.definitions import DefinitionBuilder
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.results import explain_empty, found_tools

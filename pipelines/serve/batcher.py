@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from pipelines.serve.bounds.fairness import SHARE, ActiveCallers, current_caller
 from pipelines.serve.errors import overloaded
-from pipelines.serve.fairness import SHARE, ActiveCallers, current_caller
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pipelines.serve.bounds.fairness import at_end
 from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.errors import Refusal, overloaded
-from pipelines.serve.fairness import at_end
 from pipelines.serve.settings import KeySettings, Scope
 from retrievers.types import Tool
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 
 from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH
-from pipelines.serve.answers import SMALL, AnswerBuilder, SearchedQuery
+from pipelines.serve.answers import SMALL, UNLIMITED, AnswerBuilder, SearchedQuery
+from pipelines.serve.bounds.costs import AnswerSizes, Cost, check_size, rewrite_tokens
+from pipelines.serve.bounds.fairness import outside
 from pipelines.serve.calls.settings import ANY_TOOL, AccessRules
 from pipelines.serve.calls.trusted_ranks import TrustedRanks
 from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
-from pipelines.serve.costs import AnswerSizes, Cost, check_size, rewrite_tokens
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
-from pipelines.serve.fairness import outside
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.reranking import ServedReranker, check_thresholds, fingerprints
 from pipelines.serve.results import Timings, ToolFilter, keep_allowed, make_filter

@@ -14,6 +14,7 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.dispatcher import ProgressFnT
 
+from pipelines.serve.bounds.fairness import outside
 from pipelines.serve.calls.api import ApiUpstream
 from pipelines.serve.calls.api_request import DESTRUCTIVE
 from pipelines.serve.calls.arguments import check_arguments
@@ -23,7 +24,6 @@ from pipelines.serve.calls.upstream import McpUpstream
 from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.catalogue.mcp_sync import ToolTarget
 from pipelines.serve.errors import Refusal
-from pipelines.serve.fairness import outside
 from pipelines.serve.keys import Caller
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.schemas.calls import UpstreamOut

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 
-from pipelines.serve.costs import Cost
+from pipelines.serve.bounds.costs import Cost
+from pipelines.serve.bounds.fairness import SHARE, grow_turn
 from pipelines.serve.errors import Refusal
-from pipelines.serve.fairness import SHARE, grow_turn
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.keys import Caller
 from pipelines.serve.schemas.base import ErrorBody

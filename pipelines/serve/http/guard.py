@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from pipelines.serve.bounds.fairness import SHARE, FairSlots
 from pipelines.serve.errors import Refusal, overloaded
-from pipelines.serve.fairness import SHARE, FairSlots
 from pipelines.serve.keys import Caller, Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import RequestLimits

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from pipelines.serve.bounds.fairness import FairSlots, current_caller
 from pipelines.serve.errors import Reason, RewriteFailure
-from pipelines.serve.fairness import FairSlots, current_caller
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.cache import RewriteCache
 from pipelines.serve.rewriter.endpoints import Endpoint

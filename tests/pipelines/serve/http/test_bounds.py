@@ -18,7 +18,7 @@ from doubles import BM25_ONLY, ModelServer, plain_context, varied_tools
 from serving import Running, rewriter, running
 from waiting import PATIENCE, until
 
-from pipelines.serve.fairness import current_caller
+from pipelines.serve.bounds.fairness import current_caller
 from pipelines.serve.http.guard import FREE_ERRORS
 from pipelines.serve.keys import digest, make_key
 from retrievers.index import build

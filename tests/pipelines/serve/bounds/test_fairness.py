@@ -10,8 +10,7 @@ import pytest
 from waiting import PATIENCE, Clock
 
 from pipelines.serve.batcher import Batcher
-from pipelines.serve.errors import Refusal
-from pipelines.serve.fairness import (
+from pipelines.serve.bounds.fairness import (
     ACTIVE_SECONDS,
     ActiveCallers,
     FairSlots,
@@ -20,6 +19,7 @@ from pipelines.serve.fairness import (
     grow_turn,
     outside,
 )
+from pipelines.serve.errors import Refusal
 from pipelines.serve.http.guard import FREE_ERRORS, ErrorBudget
 from pipelines.serve.keys import Caller
 

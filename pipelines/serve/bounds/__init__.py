@@ -1,0 +1,1 @@
+"""Bounds of what a caller can take: turns of callers, costs of requests."""
