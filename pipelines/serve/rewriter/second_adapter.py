@@ -11,7 +11,6 @@ import httpx
 
 from pipelines.serve.rewriter.vllm_process import KEY_VARIABLE, MODEL_NAME
 from rewrite.backends.server import ServerBackend
-from rewrite.backends.vllm_engine import max_lora_rank
 from rewrite.settings import ServerSettings
 
 LOAD_SECONDS = 60.0
@@ -37,6 +36,8 @@ class SecondAdapter:
     @property
     def rank(self) -> int:
         """The LoRA rank that vLLM must reserve."""
+        from rewrite.backends.vllm_engine import max_lora_rank  # loads torch: 400 MB that other servers do not need
+
         return max_lora_rank(self.adapter, self.base)
 
     def load(self, url: str) -> None:
