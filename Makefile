@@ -7,10 +7,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup demo test check bench bench-full docs clean
+.PHONY: help setup demo demo-train test check bench bench-full docs clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## install everything into .venv
 
@@ -26,16 +26,27 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true  # by every core, where pip takes one; some templates are no Python
 	@touch $@
 
-demo: setup  ## index the sample, fine-tune a rewriter in front of MassTool, align it, evaluate all side by side
+demo: setup  ## compare trained with untrained search on the sample, without training: minutes
+	@echo "1/3 index the sample's 224 tools for three encoders and BM25"
+	$(BIN)/rewrite-index build configs/index/demo.yaml
+	@echo "2/3 search: minilm is an encoder as it comes, hybrid has the trained one that ships, languages a multilingual one"
+	$(BIN)/rewrite-index search runs/demo/index --retriever minilm --retriever hybrid --retriever languages -k 3 \
+	  "is the ferry even going tonight in this wind? there's talk of a red warning for the west coast. next one from Oban pls" \
+	  "mi perra se comió una cebolla entera, pesa 6 kilos, ¿es grave? y por si acaso qué urgencias hay cerca de Getafe"
+	@echo "3/3 evaluate 401 test queries, which nothing was trained on, in four languages"
+	$(BIN)/rewrite-eval configs/eval/demo.yaml
+	@echo "the lost and the gained queries are in runs/demo/eval/report.html; serve the last row: $(BIN)/rewrite-serve"
+
+demo-train: setup  ## fine-tune a rewriter in front of MassTool, align it, evaluate all side by side: a quarter of an hour
+	@echo "1/5 train MassTool on the sample's 1,025 training queries, and index"
 	$(BIN)/rewrite-index build configs/index/sample.yaml
-	$(BIN)/rewrite-index search runs/sample/index \
-	  "my sister lands at six and I've no idea if she'll need a coat" \
-	  "wie viel sind 300 Kronen, und was nimmt mir die Bank dafür ab" \
-	  "missed my flight out of Luton like an idiot. what else leaves tonight, and failing that a room nearby" --retriever all
-	$(BIN)/rewrite-eval configs/eval/sample.yaml
+	@echo "2/5 write targets: what a rewriter should say for each query, and how much a perfect one would gain"
 	$(BIN)/rewrite-train targets configs/targets/sample.yaml
+	@echo "3/5 fine-tune SmolLM2-135M on the targets, a few steps"
 	rm -rf runs/sample/sft && $(BIN)/rewrite-train sft configs/sft/sample.yaml
+	@echo "4/5 align it by what is retrieved (DPO), a few steps"
 	rm -rf runs/sample/rewriter && $(BIN)/rewrite-train align configs/align/sample-dpo.yaml
+	@echo "5/5 evaluate 60 test queries: raw, rules, zero-shot, fine-tuned, aligned"
 	$(BIN)/rewrite-eval configs/eval/sample-aligned.yaml
 	@echo "serve it, the rewriter on vLLM: $(BIN)/rewrite-serve configs/serve/sample.yaml"
 

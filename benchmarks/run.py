@@ -57,7 +57,7 @@ class Benchmark:
     library: str = ""
     """Library that must be installed."""
     needs: str = ""
-    """File that `make demo` must have written."""
+    """File that `make demo-train` must have written."""
     index: bool = False
     """Pass an index of the sample as `--index`."""
 
@@ -170,7 +170,7 @@ def run(name: str, bench: Benchmark, full: bool, folder: Path, results: Results)
         results.missing[name] = f"{bench.library} is not installed"
         return
     if bench.needs and not Path(bench.needs).exists():
-        results.missing[name] = f"no {bench.needs}: run `make demo` first"
+        results.missing[name] = f"no {bench.needs}: run `make demo-train` first"
         return
     out = folder / f"{name}.json"
     out.unlink(missing_ok=True)

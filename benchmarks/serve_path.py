@@ -1,6 +1,6 @@
 """Measure the path that `configs/serve/sample.yaml` serves: detector, MassTool, and its rewriter on a managed vLLM.
 
-    make demo && python benchmarks/serve_path.py          about 5 minutes on two cores without a GPU
+    make demo-train && python benchmarks/serve_path.py          about 5 minutes on two cores without a GPU
 
 Cold start: seconds from the command to the first raw answer, and to the first rewritten one. Latency of one client, in
 turns: the raw ranking, the whole path with a new utterance, and the same again with its rewrite in the cache. Ratios
@@ -38,7 +38,7 @@ def main() -> None:
     try:
         line = server.read_line()
         if "http://" not in line:
-            sys.exit("the server does not start; `make demo` writes its index and its rewriter")
+            sys.exit("the server does not start; `make demo-train` writes its index and its rewriter")
         port = int(line.split()[1].strip(",").rpartition(":")[2])
         table.title("cold start")
         search(port, next(utterances()), "off")

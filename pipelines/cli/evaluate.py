@@ -20,11 +20,14 @@ from pipelines.evaluate.published.keep import keep
 from pipelines.evaluate.published.page import page, page_rows, plot_csv
 from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate, means
 from pipelines.report.data import RewriterRow
+from pipelines.report.wording import find_row, p_clause
 from pipelines.runs import as_json, check_output, environment, write_files
 from retrievers.text import clean
 
 NUM_SAMPLES = 3
 """Rewrites printed per rewriter."""
+METRIC = "recall@5"
+"""Metric of the groups."""
 MAX_WIDTH = 110
 """Characters of a printed sample."""
 
@@ -49,6 +52,8 @@ def run_eval(arguments: argparse.Namespace) -> int:
     evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
     write_evaluation(evaluation)
     print(table(evaluation))
+    if evaluation.groups:
+        print(f"\n{groups(evaluation)}")
     if evaluation.gains:
         print(f"\n{gains(evaluation)}")
     if evaluation.rewriters:
@@ -121,6 +126,21 @@ def table(evaluation: Evaluation) -> str:
     summary = f"{evaluation.data.name}, {config.protocol} {config.split}: {len(evaluation.order)} queries"
     rows.append(f"{summary}; * differs from {evaluation.baseline} (p < .05 after Holm's correction)")
     return "\n".join(rows)
+
+
+def groups(evaluation: Evaluation) -> str:
+    """Recall@5 by group of queries, with p against the baseline, for the terminal."""
+    masks = evaluation.groups
+    rows = [["", *(f"{group} ({int(mask.sum())})" for group, mask in masks.items())]]
+    for name, values in evaluation.values.items():
+        rows.append([name])
+        for group, mask in masks.items():
+            row = find_row(evaluation.group_comparisons[group], name, METRIC)
+            rows[-1].append(f"{means(values, mask)[METRIC]:.3f}" + (f" {p_clause(row.p_holm)}" if row else ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    by = evaluation.config.group_by
+    return "\n".join([f"{METRIC} by {by}, p against {evaluation.baseline} after Holm's correction", *lines])
 
 
 def gains(evaluation: Evaluation) -> str:

@@ -42,6 +42,21 @@ def compare(
     )
 
 
+def compare_groups(
+    values: Mapping[str, Mapping[str, np.ndarray]],
+    against: Mapping[str, str],
+    metrics: Sequence[str],
+    groups: Mapping[str, np.ndarray],
+    seed: int,
+) -> dict[str, tuple[ComparisonRow, ...]]:
+    """Compare within each group of queries, corrected for the systems of one group and metric."""
+    rows: dict[str, tuple[ComparisonRow, ...]] = {}
+    for group, mask in groups.items():
+        own = {name: {metric: v[metric][mask] for metric in metrics} for name, v in values.items()}
+        rows[group] = tuple(row for metric in metrics for row in compare(own, against, (metric,), seed))
+    return rows
+
+
 def rounded_interval(bound: Sequence[float]) -> tuple[float, float]:
     """An interval, rounded for metrics.json."""
     return round(bound[0], 6), round(bound[1], 6)

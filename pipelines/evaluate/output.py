@@ -92,7 +92,12 @@ def report_data(evaluation: Evaluation, facts: dict[str, str]) -> ReportData:
         comparisons=evaluation.comparisons,
         curve=dict(evaluation.curves),
         groups=tuple(
-            GroupRow(name, int(mask.sum()), {system: means(v, mask) for system, v in evaluation.values.items()})
+            GroupRow(
+                name,
+                int(mask.sum()),
+                {system: means(v, mask) for system, v in evaluation.values.items()},
+                evaluation.group_comparisons[name],
+            )
             for name, mask in evaluation.groups.items()
         ),
         changes=tuple(_changes(evaluation, name) for name in evaluation.answers if name != evaluation.baseline),

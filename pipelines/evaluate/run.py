@@ -13,7 +13,7 @@ from annotated_types import Ge
 from pipelines.context import make_context
 from pipelines.data.dataset import DataSet, limit_queries, load_dataset
 from pipelines.data.splits import Protocol, apply_protocol
-from pipelines.evaluate.compare import compare, group_masks, recall_curve, rounded_interval
+from pipelines.evaluate.compare import compare, compare_groups, group_masks, recall_curve, rounded_interval
 from pipelines.evaluate.context import EvalQueries
 from pipelines.evaluate.grid import EvalGrid, raw_counterparts
 from pipelines.evaluate.rewriter_stats import fusion_row, fusions_json, rewriter_row, rewriters_json
@@ -146,6 +146,8 @@ class Evaluation:
     curves: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, np.ndarray]
     """group -> mask of its queries"""
+    group_comparisons: Mapping[str, tuple[ComparisonRow, ...]]
+    """group -> every other system with the baseline"""
     rewriters: Mapping[str, RewriterAnswers]
 
     @property
@@ -192,6 +194,9 @@ class Evaluation:
                 group: {"queries": int(mask.sum()), **{name: means(v, mask) for name, v in self.values.items()}}
                 for group, mask in self.groups.items()
             },
+            "group_comparisons": {
+                group: [asdict(comparison) for comparison in rows] for group, rows in self.group_comparisons.items()
+            },
             "fingerprints": {name: answer.fingerprint for name, answer in answers.items()},
             "made_of": {name: asdict(answer.description) for name, answer in answers.items() if answer.description},
             "tools": len(self.data.tools),
@@ -235,6 +240,7 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
     bounds = iter(bootstrap_intervals(table, config.seed).tolist())
     counterparts = raw_counterparts(systems, config.index)
     # Corrected metric by metric: a grid has hundreds of cells, and they are not read as one question.
+    others = {name: baseline for name in values if name != baseline}
     rewriting = [row for metric in metrics for row in compare(values, counterparts, (metric,), config.seed)]
     return Evaluation(
         config=config,
@@ -244,9 +250,10 @@ def evaluate(config: EvalConfig, context: Context | None = None) -> Evaluation:
         answers=answers,
         values=values,
         intervals={name: {metric: rounded_interval(next(bounds)) for metric in metrics} for name in values},
-        comparisons=compare(values, {name: baseline for name in values if name != baseline}, metrics, config.seed),
+        comparisons=compare(values, others, metrics, config.seed),
         rewriting=tuple(rewriting),
         curves={name: recall_curve(one) for name, one in judged.items()},
         groups=groups,
+        group_comparisons=compare_groups(values, others, metrics, groups, config.seed),
         rewriters=rewriters,
     )

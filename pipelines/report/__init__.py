@@ -27,7 +27,10 @@ COMPARISONS = (
     "number of comparisons, and the verdict follows it. ▲ = ▼ count queries that are better, the same, and worse."
 )
 CURVE = "Recall at k: the share of the needed tools among the first k, in percent."
-GROUPS = "The stronger the tint, the higher. ★ marks the best system of a group. Small groups say little."
+GROUPS = (
+    "The stronger the tint, the higher. ★ marks the best system of a group, ▲ and ▼ a difference from the baseline "
+    "with p < .05 after Holm's correction. Small groups say little."
+)
 
 
 def render(data: ReportData) -> str:

@@ -43,6 +43,8 @@ class GroupRow:
     queries: int
     values: dict[str, dict[str, float]]
     """system -> metric -> mean"""
+    comparisons: tuple[ComparisonRow, ...] = ()
+    """Every other system with the baseline, on the queries of this group."""
 
 
 @dataclass(frozen=True, slots=True)

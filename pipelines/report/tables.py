@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable
 
 from pipelines.report.charts import bars, colour
-from pipelines.report.data import ComparisonRow, ReportData, SystemRow
+from pipelines.report.data import ComparisonRow, GroupRow, ReportData, SystemRow
 from pipelines.report.markup import Html, foreign, join, scrolling, tag
 from pipelines.report.wording import (
     duration,
     find_comparison,
+    find_row,
     metric_label,
+    p_clause,
     percent,
     points,
     probability,
@@ -106,26 +108,35 @@ def _comparison(data: ReportData, row: ComparisonRow) -> Html:
 def groups(data: ReportData, metric: str) -> Html:
     """Groups x systems in one metric, tinted from the lowest to the highest; all queries at the end."""
     names = [row.name for row in data.systems]
-    lines = [(group.name, group.queries, group.values) for group in data.groups]
-    lines.append(("all queries", data.queries, {row.name: row.values for row in data.systems}))
-    values = [v[metric] for _, _, by in lines for v in by.values() if math.isfinite(v.get(metric, math.nan))]
+    whole = GroupRow("all queries", data.queries, {row.name: row.values for row in data.systems}, data.comparisons)
+    lines = [*data.groups, whole]
+    values = [v[metric] for line in lines for v in line.values.values() if math.isfinite(v.get(metric, math.nan))]
     low, high = min(values, default=0.0), max(values, default=1.0)
     rows = []
-    for name, queries, by in lines:
-        means = [by.get(system, {}).get(metric) for system in names]
+    for line in lines:
+        means = [line.values.get(system, {}).get(metric) for system in names]
         best = _best(means)
-        head = tag("th", tag("span", foreign(name), class_="who"), scope="row")
-        rows.append(tag("tr", head, tag("td", f"{queries:,}"), *(_heat(value, low, high, best) for value in means)))
+        head = tag("th", tag("span", foreign(line.name), class_="who"), scope="row")
+        cells = [
+            _heat(value, low, high, best, find_row(line.comparisons, system, metric))
+            for system, value in zip(names, means, strict=True)
+        ]
+        rows.append(tag("tr", head, tag("td", f"{line.queries:,}"), *cells))
     caption = f"{metric_label(metric)} by group of queries, in percent"
     return scrolling(caption, table(["Group", "Queries", *map(foreign, names)], rows, caption, "figures heat"))
 
 
-def _heat(value: float | None, low: float, high: float, best: float | None) -> Html:
+def _heat(value: float | None, low: float, high: float, best: float | None, comparison: ComparisonRow | None) -> Html:
     if value is None or not math.isfinite(value):
         return tag("td", "–")
     heat = (value - low) / (high - low) if high > low else 0.0
     star, class_ = ("★ ", "best") if best is not None and round(value, 3) == best else ("", None)
-    return tag("td", star, percent(value), style=f"--heat:{heat:.2f}", class_=class_)
+    lines = [star, percent(value)]
+    if comparison:
+        judgement = verdict(comparison)
+        text = f"{MARKS[judgement]}{p_clause(comparison.p_holm)}"
+        lines.append(tag("small", text, class_=judgement.partition(" ")[0], title=judgement))
+    return tag("td", *lines, style=f"--heat:{heat:.2f}", class_=class_)
 
 
 def curve_numbers(data: ReportData) -> Html:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from pipelines.report.data import ComparisonRow, ReportData, SystemRow
 
@@ -83,7 +84,12 @@ def headline_metric(data: ReportData) -> str:
 
 def find_comparison(data: ReportData, system: str, metric: str) -> ComparisonRow | None:
     """The comparison of a system with the baseline, if there is one."""
-    return next((row for row in data.comparisons if (row.system, row.metric) == (system, metric)), None)
+    return find_row(data.comparisons, system, metric)
+
+
+def find_row(rows: Iterable[ComparisonRow], system: str, metric: str) -> ComparisonRow | None:
+    """The comparison of a system in a metric, if there is one."""
+    return next((row for row in rows if (row.system, row.metric) == (system, metric)), None)
 
 
 def best_challenger(data: ReportData) -> SystemRow | None:

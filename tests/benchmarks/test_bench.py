@@ -59,7 +59,7 @@ def test_what_is_not_run_or_fails_is_a_row_that_says_so(
         "bad": "FAILED with exit code 3",
         "absent": "no_such_library is not installed",
         "later": "in the full run only",
-        "unmade": f"no {tmp_path / 'nothing'}: run `make demo` first",
+        "unmade": f"no {tmp_path / 'nothing'}: run `make demo-train` first",
     }
     text = (tmp_path / "out" / "table.md").read_text()
     assert "| plain TRL | fine-tuning, seconds | **3.00** | 3.00 - 3.00 | 1 |" in text

@@ -106,6 +106,7 @@ def test_policies_come_from_a_training(kind: str) -> None:
         assert facts["start"]["path"] in made, name
 
 
+SAMPLE_INDEX = "bundled:sample"
 SAMPLE = ("serve/sample.yaml", "batch/sample.yaml", "eval/sample-aligned.yaml")
 
 
@@ -118,7 +119,7 @@ def test_rewriters_that_are_evaluated_come_from_a_training() -> None:
 
 
 def test_the_sample_is_served_batched_and_evaluated_by_one_block() -> None:
-    """Index and rewriter of the block are those that `make demo` writes, in front of the same retriever."""
+    """Index and rewriter of the block are those that `make demo-train` writes, in front of the same retriever."""
     files = [yaml.safe_load((CONFIGS / path).read_text()) for path in SAMPLE]
     block, *others = [{key: facts[key] for key in ("index", "retriever", "rewriter")} for facts in files]
     assert others == [block] * 2
@@ -130,7 +131,7 @@ def test_the_sample_is_served_batched_and_evaluated_by_one_block() -> None:
 
 
 def test_indexes_that_are_evaluated_are_built_by_a_config() -> None:
-    made = {facts["index"] for facts in _all("index").values()}
+    made = {facts["index"] for facts in _all("index").values()} | {SAMPLE_INDEX}
     for name, facts in _all("eval").items():
         rows = [*facts["systems"].values(), *(facts["grid"] or {"retrievers": {}})["retrievers"].values()]
         assert {row["index"] or facts["index"] for row in rows} <= made, name

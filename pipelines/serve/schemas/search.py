@@ -26,7 +26,9 @@ class Filters(RequestModel):
 class SearchRequest(RequestModel):
     """One utterance, or a list of utterances, to find tools for."""
 
-    utterance: Utterances = Field(examples=["my sister lands at six and I've no idea if she'll need a coat"])
+    utterance: Utterances = Field(
+        examples=["my son wants to see Saturn tonight, and I want to know if it will be overcast at nine"]
+    )
     k: int = Field(default=10, ge=1, le=200, description="Number of tools.")
     rewrite: Literal["auto", "on", "off"] = Field(
         default="auto", description="auto: as the rewriter's card advises. on: always. off: raw search only."

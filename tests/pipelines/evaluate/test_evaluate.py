@@ -9,6 +9,7 @@ import pytest
 from doubles import counting_context, state, tiny_model
 
 from pipelines.cli import main as cli
+from pipelines.cli.evaluate import groups
 from pipelines.config import parse
 from pipelines.data.sample_data import sample_folder
 from pipelines.data.trec import read_run, write_run
@@ -88,6 +89,23 @@ def test_groups_add_up(place: Path) -> None:
     assert whole == pytest.approx(found["systems"]["bm25"]["mrr"], abs=1e-5)
 
 
+def test_every_group_is_compared_with_the_baseline(place: Path) -> None:
+    evaluation = evaluate(parse(EvalConfig, json.loads(config(place).read_text())))
+    assert evaluation.group_comparisons.keys() == {"de", "en", "es", "zh"}
+    for group, rows in evaluation.group_comparisons.items():
+        [row] = [row for row in rows if row.metric == RECALL]
+        mask = evaluation.groups[group]
+        gain = (evaluation.values["flat"][RECALL] - evaluation.values["bm25"][RECALL])[mask]
+        assert (row.system, row.baseline) == ("flat", "bm25")
+        assert row.difference == pytest.approx(gain.mean(), abs=1e-6)
+        assert row.better + row.worse + row.same == mask.sum()
+    lines = groups(evaluation).splitlines()
+    assert lines[0] == "recall@5 by language, p against bm25 after Holm's correction"
+    assert lines[1].split("  ")[-1] == "zh (34)"
+    assert lines[3].startswith("flat  ")
+    assert lines[3].count(" p ") == 4
+
+
 def test_the_run_folder_holds_all_that_is_needed_to_repeat_it(place: Path) -> None:
     names = {path.name for path in (place / "run").iterdir()}
     assert names == {
@@ -152,7 +170,8 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         assert row["worse"] == sum(each < -1e-9 for each in differences)
         assert row["p_value"] <= row["p_holm"] <= min(1, 3 * row["p_value"]), "corrected within its metric"
     p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
-    assert f"p {p:.4f}" in next(line for line in told.splitlines() if line.startswith("flat+rules ") and " p " in line)
+    [gain] = [line for line in told.splitlines() if line.startswith("flat+rules ") and " better" in line]
+    assert f"p {p:.4f}" in gain
     assert "Gain by rewriting" in (tmp_path / "grid" / "report.html").read_text()
     kept = {row.system: row for row in from_run(tmp_path / "grid").rows}
     assert (kept["flat+rules"].against, kept["bm25+rules"].against, kept["flat"].against) == ("flat", "bm25", "bm25")

@@ -228,6 +228,14 @@ def test_the_best_is_marked_once_a_column_and_not_where_all_are_alike() -> None:
     assert "★</span>" not in render(make(1))
 
 
+def test_groups_show_which_systems_differ_there() -> None:
+    data = make()
+    page = words(render(replace(data, comparisons=())))
+    assert "▲ p = .012" not in page
+    group = replace(data.groups[0], comparisons=data.comparisons)
+    assert "▲ p = .012" in words(render(replace(data, comparisons=(), groups=(group,))))
+
+
 FOUND = "finds {}\u00a0% of the needed tools in its first five places"
 
 

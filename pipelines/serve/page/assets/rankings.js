@@ -19,15 +19,23 @@ export function moved(state) {
     const seen = before.get(tool.id) ?? tool.found_by.find(({ list }) => list === "raw")?.rank ?? null;
     return { tool, rank: index + 1, other: seen, kind: seen === null || seen > top ? "in" : kind(seen - index - 1) };
   });
-  return { changed, left, right, top };
+  return { changed, left, right, top, empty: explainEmpty(final ?? raw) };
+}
+
+// Why there is no tool, and what to do about it.
+function explainEmpty({ detection, nothing_fits: reason }) {
+  if (detection && !detection.needs_tool) return "This reads like a request that needs no tool. If it does, name the task.";
+  if (!reason?.best) return "No tool found. Try other words, or fewer filters.";
+  const nearest = `the nearest, ${clean(reason.best)}, has relevance ${reason.relevance.toFixed(2)}`;
+  return `No tool fits: ${nearest}, below ${reason.min_score}. Name the task and its object, or add a tool that does it.`;
 }
 
 function kind(by) {
   return by > 0 ? "up" : by < 0 ? "down" : "same";
 }
 
-export function summary({ changed, left, right, top }) {
-  if (!right.length) return "No tool found.";
+export function summary({ changed, left, right, top, empty }) {
+  if (!right.length) return empty;
   if (!changed) return right.length === 1 ? "One tool." : `The top ${right.length} tools.`;
   const tally = (kind, side) => side.filter((entry) => entry.kind === kind).length;
   const [came, up, down, gone] = [tally("in", right), tally("up", right), tally("down", right), tally("out", left)];
@@ -77,27 +85,27 @@ function row(entry, side, changed) {
   return item;
 }
 
-function column(title, note, entries, side, changed) {
+function column(title, note, entries, side, { changed, empty }) {
   const body = entries.length
     ? el("ol", { class: "tools" }, entries.map((entry) => row(entry, side, changed)))
-    : el("p", { class: "empty" }, "No tool found.");
+    : el("p", { class: "empty" }, empty);
   return el("section", { class: `column ${side}`, "aria-label": title }, el("h2", {}, title, el("small", {}, note)), body);
 }
 
 export function rankings(state) {
   const found = moved(state);
   if (!found.changed) {
-    if (!state.waiting) return el("div", { class: "sides alone" }, column("Ranking", "", found.right, "raw", false));
-    const raw = column("Raw", "the request as typed", found.right, "raw", false);
+    if (!state.waiting) return el("div", { class: "sides alone" }, column("Ranking", "", found.right, "raw", found));
+    const raw = column("Raw", "the request as typed", found.right, "raw", found);
     return el("div", { class: "sides" }, raw, el("div", { class: "gutter" }), awaited(found.right.length));
   }
   const gutter = el("div", { class: "gutter", "aria-hidden": "true" });
   const sides = el(
     "div",
     { class: "sides", "data-side": "final" },
-    column("Raw", "the request as typed", found.left, "raw", true),
+    column("Raw", "the request as typed", found.left, "raw", found),
     gutter,
-    column("Rewritten", "fused with the rewriter’s lines", found.right, "final", true),
+    column("Rewritten", "fused with the rewriter’s lines", found.right, "final", found),
   );
   connect(sides, gutter);
   point(sides);

@@ -225,6 +225,23 @@ def test_what_a_detector_says_is_told(browser: Any, url: str) -> None:
             page.unroute("**/v1/search")
 
 
+def test_an_empty_answer_says_why_and_what_to_do(browser: Any, url: str) -> None:
+    with tab(browser, url) as at:
+        page = at.go("/")
+        strict = {"rewrite": "off", "min_score": 1}
+        page.route("**/v1/search", lambda route: route.continue_(post_data={**route.request.post_data_json, **strict}))
+        at.ask("weather of past days")
+        page.wait_for_selector(".empty")
+        [said] = at.texts(".empty")
+        assert re.fullmatch(
+            r"No tool fits: the nearest, wx/history, has relevance 0\.\d\d, below 1\. "
+            r"Name the task and its object, or add a tool that does it\.",
+            said,
+        )
+        at.ask("xyzzy")
+        until(lambda: at.texts(".empty") == ["No tool found. Try other words, or fewer filters."])
+
+
 def test_the_catalogue_is_browsed_and_searched(browser: Any, url: str) -> None:
     with tab(browser, url) as at:
         page = at.go("/#/catalogue")
