@@ -47,6 +47,12 @@ class Sources:
     """Feedback folders of servers, or files of {"utterance", "tools"} lines."""
     traces: tuple[str, ...] = ()
     """JSON lines of OpenAI's and Anthropic's requests and answers, or folders of such files."""
+    calls: tuple[str, ...] = ()
+    """Logs of calls (`calls.log` of servers with `log_queries`): calls that followed a search and succeeded."""
+    min_callers: Annotated[int, Ge(1)] = 1
+    """API keys that must have called a tool with success before calls count as evidence for it."""
+    max_per_key: Annotated[int, Ge(0)] = 0
+    """Queries that the calls of one key may contribute; 0: no limit."""
     database: DatabaseSettings | None = None
     """Database in which several gateways share feedback."""
     datasets: tuple[str, ...] = ()
@@ -63,8 +69,8 @@ class Sources:
     """Utterances from feedback and traces that a round needs."""
 
     def __post_init__(self) -> None:
-        if not self.feedback and not self.traces and self.database is None:
-            raise BadInput("there is nothing to learn from: set `feedback`, `traces` or `database`")
+        if not self.feedback and not self.traces and not self.calls and self.database is None:
+            raise BadInput("there is nothing to learn from: set `feedback`, `traces`, `calls` or `database`")
         for pattern in self.drop:
             try:
                 re.compile(pattern)

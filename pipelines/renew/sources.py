@@ -1,4 +1,4 @@
-"""Reads feedback folders, files, a database's feedback and agents' logs as the same records."""
+"""Reads feedback folders, files, a database's feedback, agents' logs and logs of calls as the same records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.database.settings import DatabaseSettings
+from pipelines.renew.call_evidence import CallEvidence
 from pipelines.renew.settings import Sources
 from pipelines.renew.traces import NotATrace, read_turns
 from retrievers.errors import BadInput
 from rewrite.errors import RewriteError
 
-IGNORED_CALLS = ("search_tools", "get_tool")
+IGNORED_CALLS = ("search_tools", "get_tool", "call_tool")
 """Calls in traces that are no tools of the catalogue."""
 
 
@@ -26,7 +27,7 @@ class FeedbackRecord:
     utterance: str
     tools: tuple[str, ...]
     source: str
-    """feedback or trace"""
+    """feedback, trace or call"""
 
 
 def read_records(sources: Sources, left_out: Counter[str]) -> Iterator[FeedbackRecord]:
@@ -39,6 +40,12 @@ def read_records(sources: Sources, left_out: Counter[str]) -> Iterator[FeedbackR
     for source in sources.traces:
         for path in _files(Path(source), "*.jsonl"):
             yield from _read_traces(path, sources, left_out)
+
+    evidence = CallEvidence(sources, left_out)
+    for source in sources.calls:
+        for path in _files(Path(source), "calls-*.jsonl"):
+            evidence.read(_rows(path, left_out))
+    yield from (FeedbackRecord(utterance, tools, "call") for utterance, tools in evidence.examples())
 
 
 def _files(path: Path, pattern: str) -> list[Path]:

@@ -1,0 +1,69 @@
+"""Calls that follow a search teach renew, within bounds that one caller cannot exceed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from pipelines.renew.settings import Sources
+from pipelines.renew.sources import read_records
+from pipelines.serve.calls.audit import AuditLog
+from pipelines.serve.calls.settings import CallSettings
+
+
+def log_of(folder: Path, queries: bool = True) -> AuditLog:
+    return AuditLog(CallSettings(log=str(folder), log_queries=queries))
+
+
+def read(folder: Path, **settings: object) -> tuple[dict[str, set[str]], Counter[str]]:
+    left_out: Counter[str] = Counter()
+    sources = Sources(calls=(str(folder),), **settings)  # type: ignore[arg-type]
+    records = {record.utterance: set(record.tools) for record in read_records(sources, left_out)}
+    return records, +left_out
+
+
+def test_successful_calls_after_a_search_are_learned(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    log.add_search("a", "Read my notes", ["files/read", "files/list"], "f")
+    log.add_call("a", "files/list", {}, 0.1, "ok")
+    log.add_call("a", "files/read", {}, 0.1, "tool_error")
+    log.add_search("b", "read my  notes", ["files/read"], "f")
+    log.add_call("b", "files/read", {}, 0.1, "ok")
+    log.add_search("a", "what is the time", ["time/now"], "f")
+    log.add_call("a", "time/now", {}, 0.1, "timeout")
+    log.add_call("a", "never/searched", {}, 0.1, "ok")
+    log.add_search("a", "tell me a joke", ["time/now"], "f")
+    records, left_out = read(tmp_path)
+    assert records == {"Read my notes": {"files/list"}}  # files/read failed as often as it succeeded
+    assert left_out == {
+        "failed calls": 1,
+        "calls without a search": 1,
+        "searches without a call": 1,
+        "tools that fail as often as they succeed": 1,
+    }
+
+
+def test_one_key_teaches_only_its_share_and_tools_need_several(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    for number in range(50):
+        log.add_search("hostile", f"request {number}", ["evil/tool", "good/tool"], "f")
+        log.add_call("hostile", "evil/tool", {}, 0.1, "ok")
+    for key in ("a", "b"):
+        log.add_search(key, f"honest request of {key}", ["good/tool"], "f")
+        log.add_call(key, "good/tool", {}, 0.1, "ok")
+    assert len(read(tmp_path)[0]) == 52
+    assert read(tmp_path, min_callers=2)[0] == {
+        "honest request of a": {"good/tool"},
+        "honest request of b": {"good/tool"},
+    }
+    records, left_out = read(tmp_path, max_per_key=5)
+    assert (len(records), left_out["beyond a key's share"]) == (7, 45)
+    assert read(tmp_path, keys=("a",))[0] == {"honest request of a": {"good/tool"}}
+
+
+def test_without_queries_in_the_log_nothing_is_learned(tmp_path: Path) -> None:
+    log = log_of(tmp_path, queries=False)
+    log.add_search("a", "Read my notes", ["files/read"], "f")
+    log.add_call("a", "files/read", {}, 0.1, "ok")
+    records, left_out = read(tmp_path)
+    assert (records, left_out["searches without a query (`calls.log_queries`)"]) == ({}, 1)
