@@ -6,6 +6,7 @@ limit, and the number of steps is limited. What cannot be checked within the lim
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,8 @@ from pipelines.serve.calls.outcomes import CallFailure
 from pipelines.serve.formats.argument_schemas import Schema, arguments_of
 from retrievers.types import Tool
 
-PATTERN_SECONDS = 0.02
+PATTERN_SECONDS = 0.05
+"""Seconds for all patterns of one check."""
 MAX_STEPS = 20_000
 """References that one check may follow."""
 MAX_COMPARED = 200
@@ -38,7 +40,7 @@ class ArgumentChecker:
     """Checks against one schema."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema, self._steps, self._pattern_seconds = schema, 0, 0.0
+        self._schema, self._steps, self._seconds = schema, 0, PATTERN_SECONDS
         follow = Draft202012Validator.VALIDATORS["$ref"]
 
         def reference(validator: Any, value: Any, instance: Any, parent: Any) -> Iterator[ValidationError]:
@@ -47,13 +49,13 @@ class ArgumentChecker:
                 raise _TooMuch
             yield from follow(validator, value, instance, parent) or ()
 
-        rules = {"$ref": reference, "pattern": _pattern, "patternProperties": _skip, "uniqueItems": _unique_items}
+        rules = {"$ref": reference, "pattern": self._pattern, "patternProperties": _skip, "uniqueItems": _unique_items}
         made = validators.extend(Draft202012Validator, {**rules, "$dynamicRef": _skip})
         self._validator = made(schema, registry=Registry())
 
     def complaint(self, arguments: Mapping[str, Any]) -> str | None:
         """A sentence about the first mistake; None: the arguments fit, or cannot be checked."""
-        self._steps = 0
+        self._steps, self._seconds = 0, PATTERN_SECONDS
         try:
             error = best_match(self._validator.iter_errors(arguments))
         except (_TooMuch, RecursionError, Unresolvable, TimeoutError, regex.error):
@@ -62,28 +64,28 @@ class ArgumentChecker:
             return None
         return None if error is None else _sentence(error, self._schema)
 
+    def _pattern(self, validator: Any, value: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+        if not validator.is_type(instance, "string") or not isinstance(value, str):
+            return
+        began = time.monotonic()
+        matched = regex.search(value, instance[:10_000], timeout=max(0.001, self._seconds))
+        self._seconds -= time.monotonic() - began
+        if self._seconds <= 0:
+            raise _TooMuch
+        if matched is None:
+            yield ValidationError(f"does not match {value!r}")
+
 
 def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that do not fit the tool's schema."""
-    complaint = _checker(tool.schema, tool).complaint(arguments)
+    complaint = _checker(tool).complaint(arguments)
     if complaint is not None:
         raise CallFailure("arguments", complaint)
 
 
 @lru_cache(maxsize=2048)
-def _cached(schema: str, tool: Tool) -> ArgumentChecker:
+def _checker(tool: Tool) -> ArgumentChecker:
     return ArgumentChecker(arguments_of(tool))
-
-
-def _checker(schema: str, tool: Tool) -> ArgumentChecker:
-    return _cached(schema, tool)
-
-
-def _pattern(validator: Any, value: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
-    if not validator.is_type(instance, "string") or not isinstance(value, str):
-        return
-    if regex.search(value, instance[:10_000], timeout=PATTERN_SECONDS) is None:
-        yield ValidationError(f"does not match {value!r}")
 
 
 def _unique_items(validator: Any, value: Any, instance: Any, parent: Any) -> Iterator[ValidationError]:
