@@ -183,18 +183,11 @@ class AttackedRetriever:
         evidence = TrustEvidence(
             self._providers.__getitem__,
             uses,
-            self._provider_uses(uses),
             lambda one, other: self._screening.cosine(tools[one], tools[other]),
             lambda tool: int(tool in self._injected),
         )
         explore = explores(self._data.queries[query].text, str(self._config.seed))
         return apply_trust(left, self._config.k, self._trust, evidence, explore).ids
-
-    def _provider_uses(self, uses: Mapping[ToolId, int]) -> Mapping[str, int]:
-        counts = Counter[str]()
-        for tool, count in uses.items():
-            counts[self._providers[tool].casefold()] += count
-        return counts
 
     def _is_new(self, tool: Tool) -> bool:
         return self._trust.tier(provider_of(tool)) == "new"

@@ -60,7 +60,7 @@ class SearchService:
         self._reranker = reranker
         self._config, self._catalogue, self._metrics = config, catalogue, metrics
         self.batcher = make_batcher(config.workers)
-        self._dispatcher, self.trust = dispatcher, TrustedRanks(config, catalogue)
+        self._dispatcher, self.trust = dispatcher, TrustedRanks(config, catalogue.current)
         self.answers = AnswerBuilder(self.trust, metrics, config.limits.answer_bytes)
         self._sizes = AnswerSizes()
         threshold = config.detection_threshold

@@ -2,9 +2,8 @@
 
 A tool of a new provider is proven once it was used often enough; until then it is a newcomer. Newcomers get a share of
 the ranks, a few per provider, not the first, and only the oldest of several that read alike. They take the ranks of the
-tools that are used least, by themselves or with their provider: a list of tools that were all used before has a rank
-for a newcomer in one search of five. So honest newcomers can prove themselves, and an imitation takes little of what
-established tools have.
+tools that are used least: a list in which every tool was used before has a rank for a newcomer in one search of five,
+so that honest newcomers can prove themselves, and an imitation takes little of what established tools have.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from retrievers.types import Ranking, ToolId
 
 EXPLORED = 5
 """One search of this many shows a newcomer among tools that were all used before."""
-PROVIDER_SHARE = 0.1
-"""Part of the uses of its provider's tools that an established tool counts with; it proves no newcomer."""
 ALIKE = 0.2
 """Cosine of two newcomers' words from which on only the older one is shown."""
 
@@ -31,16 +28,10 @@ class TrustEvidence:
     provider_of: Callable[[ToolId], str]
     uses: Mapping[ToolId, int] = field(default_factory=dict)
     """Number of times that a tool was confirmed or called; a tool without is not in it."""
-    provider_uses: Mapping[str, int] = field(default_factory=dict)
-    """The same for all tools of a provider, in lower case."""
     alike: Callable[[ToolId, ToolId], float] = lambda one, other: 0.0
     """Cosine of two tools' words."""
     row_of: Callable[[ToolId], int] = lambda tool: 0
     """A tool's row: those of older tools are lower."""
-
-    def standing(self, tool: ToolId) -> float:
-        """Uses of a tool, and a share of its provider's: what it has to lose to a newcomer."""
-        return self.uses.get(tool, 0) + PROVIDER_SHARE * self.provider_uses.get(self.provider_of(tool).casefold(), 0)
 
 
 def explores(utterance: str, salt: str) -> bool:
@@ -55,22 +46,22 @@ def apply_trust(
     """The k tools of a ranking that trust allows. Scores stay in descending order: they belong to ranks now."""
     if not trust.limits_rankings:
         return ranking.cut(k)
-    new, established = list[ToolId](), list[ToolId]()
+    uses, new, established = evidence.uses, list[ToolId](), list[ToolId]()
     for tool in ranking.ids:
         if len(established) == k:
             break
         tier = trust.tier(evidence.provider_of(tool))
-        if tier == "new" and not trust.is_proven(evidence.uses.get(tool, 0)):
+        if tier == "new" and not trust.is_proven(uses.get(tool, 0)):
             new.append(tool)
         elif tier != "blocked":
             established.append(tool)
     seen = {*new, *established}
     allowed = [tool for tool in ranking.ids if tool in seen]
-    room = k - sum(evidence.standing(tool) > 0 for tool in established)
+    room = k - sum(tool in uses for tool in established)
     max_new = min(max(1, int(trust.max_share * k)), room or int(explore))
     newcomers = _choose_newcomers(allowed, frozenset(new), k, max_new, trust, evidence)
-    by_standing = sorted(reversed(established), key=evidence.standing)
-    left_out = set(by_standing[: max(0, len(established) + len(newcomers) - k)])
+    by_uses = sorted(reversed(established), key=lambda tool: uses.get(tool, 0))
+    left_out = set(by_uses[: max(0, len(established) + len(newcomers) - k)])
     chosen = {*newcomers, *established} - left_out
     kept = [tool for tool in allowed if tool in chosen]
     leader = next((tool for tool in kept if tool in established), None)

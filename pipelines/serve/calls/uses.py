@@ -28,9 +28,8 @@ class UseCounts:
         """Tool -> uses; a tool without uses is not in it."""
         return self._counts
 
-    def read(self) -> bool:
-        """Count what was written since the last time; true if it changes a count."""
-        before = len(self._seen)
+    def read(self) -> None:
+        """Count what was written since the last time."""
         for folder in self._folders:
             for path in sorted([*folder.glob("feedback-*.jsonl"), *folder.glob("calls-*.jsonl")]):
                 try:
@@ -38,7 +37,6 @@ class UseCounts:
                         self._count(record)
                 except OSError as error:
                     log.warning("uses of tools cannot be read: %s", error)
-        return len(self._seen) > before
 
     def _new_records(self, path: Path) -> Iterator[dict[str, Any]]:
         with path.open("rb") as stream:

@@ -80,8 +80,6 @@ def test_a_newcomer_takes_the_rank_of_the_tool_that_is_used_least() -> None:
     assert apply_trust(found, 5, GUARD, used, explore=True).ids == ("000", "001", "002", "004", "005")
     unused = TrustEvidence(owner.__getitem__, {tool: uses for tool, uses in USED.items() if tool != "003"})
     assert apply_trust(found, 5, GUARD, unused, explore=False).ids == ("000", "001", "002", "004", "005")
-    known = TrustEvidence(owner.__getitem__, unused.uses, {"better": 1, "new": 99})
-    assert apply_trust(found, 5, GUARD, known, explore=False).ids == ("000", "002", "003", "004", "005")
     proven = TrustEvidence(owner.__getitem__, USED | {"001": GUARD.proven_uses})
     assert apply_trust(found, 5, GUARD, proven, explore=False).ids == ("000", "001", "002", "003", "004")
 
