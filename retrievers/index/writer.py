@@ -26,8 +26,7 @@ from retrievers.index.manifest import Manifest, Part
 from retrievers.index.reader import blocks, live_mask, open_kinds, segment_tools
 from retrievers.index.segments import make_segment, mark_dead, merge_segments, needs_merge, show_existing_rows
 from retrievers.kind import Context, KeepsCodes, Kind, NeedsTools, Trainable
-from retrievers.lint.finding import quoted
-from retrievers.lint.limits import complaint
+from retrievers.lint.limits import complaint, describe_refusal
 from retrievers.progress import say
 from retrievers.registry import RetrieverSettings, check_names, make_kind, settings_to_json
 from retrievers.text import FIELDS, document
@@ -224,7 +223,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
             raise BadInput(f"the tool id {tool.id!r} is in the catalogue twice; ids must be unique")
         seen.add(tool.id)
         if why := complaint(tool):
-            raise BadInput(f"the tool {quoted(tool.id)} cannot be stored: {why}")
+            raise BadInput(f"a tool cannot be stored: {describe_refusal(tool, why)}")
 
 
 def as_stored(tool: Tool) -> Tool:

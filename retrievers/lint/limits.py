@@ -45,8 +45,13 @@ def admit(tools: Sequence[Tool]) -> Admissible:
     """Apply the limits, and check what is left for text that is hidden or meant for the model."""
     complaints = {tool.id: complaint(tool) for tool in tools}
     admitted = [tool for tool in tools if not complaints[tool.id]]
-    refused = [f"{quoted(tool.id)}: {complaints[tool.id]}" for tool in tools if complaints[tool.id]]
+    refused = [describe_refusal(tool, complaints[tool.id]) for tool in tools if complaints[tool.id]]
     return Admissible(admitted, refused, list(hidden(admitted)))
+
+
+def describe_refusal(tool: Tool, why: str) -> str:
+    """A sentence about a tool that is refused; an id that cannot be seen is spelled out."""
+    return f"{quoted(tool.id if is_printable(tool.id) else ascii(tool.id)[1:-1])}: {why}"
 
 
 def complaint(tool: Tool) -> str:

@@ -2,8 +2,8 @@
 
 A tool of a new provider is proven once it was used often enough; until then it is a newcomer. Newcomers get a share of
 the ranks, a few per provider, not the first, and only the oldest of several that read alike. They take the ranks of the
-tools that are used least: a list in which every tool was used before has a rank for a newcomer in one search of five,
-so that honest newcomers can prove themselves, and an imitation takes little of what established tools have.
+last tools, those that are used least first; a list of tools that were all used before has a rank for a newcomer in one
+search of five. So honest newcomers can prove themselves, and an imitation takes little of what established tools have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from retrievers.types import Ranking, ToolId
 
 EXPLORED = 5
 """One search of this many shows a newcomer among tools that were all used before."""
-ALIKE = 0.2
+REACH = 2
+"""Tools above the last ones among which the least used is looked for too; more would cost the best tools their ranks
+where the logs know few tools."""
+ALIKE = 0.15
 """Cosine of two newcomers' words from which on only the older one is shown."""
 
 
@@ -60,8 +63,9 @@ def apply_trust(
     room = k - sum(tool in uses for tool in established)
     max_new = min(max(1, int(trust.max_share * k)), room or int(explore))
     newcomers = _choose_newcomers(allowed, frozenset(new), k, max_new, trust, evidence)
-    by_uses = sorted(reversed(established), key=lambda tool: uses.get(tool, 0))
-    left_out = set(by_uses[: max(0, len(established) + len(newcomers) - k)])
+    surplus = max(0, len(established) + len(newcomers) - k)
+    last = established[-surplus - REACH :] if surplus else []
+    left_out = set(sorted(reversed(last), key=lambda tool: uses.get(tool, 0))[:surplus])
     chosen = {*newcomers, *established} - left_out
     kept = [tool for tool in allowed if tool in chosen]
     leader = next((tool for tool in kept if tool in established), None)

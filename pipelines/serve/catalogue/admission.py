@@ -20,7 +20,7 @@ from pipelines.serve.errors import Refusal
 from retrievers.errors import BadInput
 from retrievers.index import Change
 from retrievers.lint.finding import quoted
-from retrievers.lint.limits import complaint, listed_sentences
+from retrievers.lint.limits import complaint, describe_refusal, listed_sentences
 from retrievers.trust.tiers import TrustSettings
 from retrievers.types import Tool
 
@@ -61,7 +61,7 @@ class Admission:
         """
         snapshot = self._catalogue.current
         complaints = {tool.id: complaint(tool) for tool in tools}
-        refused = tuple(f"{quoted(tool)}: {why}" for tool, why in complaints.items() if why)
+        refused = tuple(describe_refusal(tool, complaints[tool.id]) for tool in tools if complaints[tool.id])
         admitted = [tool for tool in tools if not complaints[tool.id]]
         flagged = await asyncio.to_thread(self._checks.check, snapshot, admitted)
         waiting = [item for item in flagged if self._checks.is_held(item)]

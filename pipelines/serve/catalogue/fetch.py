@@ -15,8 +15,7 @@ from pipelines.serve.errors import Refusal
 from pipelines.serve.settings import ImportRules
 from retrievers.catalogue.collection import read_catalogues
 from retrievers.errors import BadInput
-from retrievers.lint.finding import quoted
-from retrievers.lint.limits import complaint, listed_sentences
+from retrievers.lint.limits import complaint, describe_refusal, listed_sentences
 from retrievers.types import Tool
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -47,7 +46,7 @@ def read_tools(data: bytes, format: str | None) -> ReadCatalogue:
             raise Refusal(422, "invalid", str(error).replace(str(path), "the catalogue")) from error
     sentences = [text.removeprefix("skipped: ").replace(str(path), "the catalogue") for text in skipped]
     admitted = [tool for tool in tools if not complaint(tool)]
-    refused = [f"{quoted(tool.id)}: {why}" for tool in tools if (why := complaint(tool))]
+    refused = [describe_refusal(tool, why) for tool in tools if (why := complaint(tool))]
     return ReadCatalogue(admitted, [*sentences, *listed_sentences(refused)])
 
 

@@ -128,5 +128,5 @@ def test_an_index_refuses_what_no_way_in_would_pass(tmp_path: Path) -> None:
     from retrievers.index import build
     from retrievers.types import Tool
 
-    with pytest.raises(BadInput, match="cannot be stored: its id is not one line"):
+    with pytest.raises(BadInput, match=r"a tool cannot be stored: `.u202e`: its id is not one line"):
         build(tmp_path / "index", [Tool("\u202e", "unseen")], BM25_ONLY, plain_context())
