@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pipelines.cli.index_change import describe_change
 from pipelines.context import make_context
 from pipelines.database.settings import DatabaseSettings
+from pipelines.index.build import admit_tools
 from retrievers.index import Index
 from rewrite.errors import RewriteError
 
@@ -26,6 +27,7 @@ def run_push(arguments: argparse.Namespace) -> int:
         print(f"{database.name}: {describe(database)}")
         return 0
     change = push(index, database, arguments.replace)
+    admit_tools(list(index.tools.values()))
     print(f"{arguments.index} -> {database.name}: {describe_change(change)}, {time.monotonic() - started:.1f} s")
     return 0
 

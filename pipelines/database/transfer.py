@@ -19,6 +19,7 @@ from pipelines.models import cache_folder
 from retrievers.errors import BadInput
 from retrievers.index import Change, Index, build_like
 from retrievers.index import tools as tool_lines
+from retrievers.index.writer import check_tools
 from retrievers.kind import Context
 from retrievers.types import ToolId
 
@@ -29,6 +30,7 @@ def push(index: Index, database: Database, whole: bool = False) -> Change:
     `whole`: replace the database's catalogue and its retrievers; otherwise only add and update tools, and require the
     same retrievers.
     """
+    check_tools(list(index.tools.values()))  # an older index may hold tools beyond the limits
     with Session(database) as session:
         session.run(lambda connection: migrate(connection, database.settings.schema))
         return session.run(lambda connection: _push(connection, index, whole))
