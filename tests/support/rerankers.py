@@ -51,7 +51,7 @@ def write_cross_encoder(folder: Path, *choices: RerankChoice, **facts: Any) -> P
     base = find_model("bundled:minilm")
     torch.manual_seed(0)
     CrossEncoderReranker(base, 512, 128, "cpu").save(folder)
-    usual = {"base": "bundled:minilm", "base_fingerprint": fingerprint(base), "max_length": 512, "max_tool": 128}
+    usual = {"base": "bundled:minilm", "base_fingerprint": fingerprint(base), "max_length": 128, "max_tool": 48}
     write_card(
         folder, RerankerCard("cross-encoder", method="full", choices=choices or (BEHIND_BM25,), **{**usual, **facts})
     )

@@ -56,7 +56,7 @@ def test_a_server_reranks(serve: Callable[..., Running], folder: Path) -> None:
     first = tool_ids(server, rerank="off")
     assert set(tool_ids(server)) == set(first)
     assert tool_ids(server) != first
-    long = server.search("x " * 3_900 + QUERY, k=3)["results"][0]
+    long = server.search("x " * 3_900 + QUERY, k=3, deadline_ms=30_000)["results"][0]
     assert long["rerank"]["fallback"] is None
     assert len(long["tools"]) == 3
     assert len(tool_ids(server, min_probability=0.999)) < 10
