@@ -29,6 +29,7 @@ from pipelines.renew.settings import RenewConfig
 from pipelines.serve.settings import ServeConfig
 from pipelines.train.align import AlignConfig
 from pipelines.train.encoder.settings import EncoderConfig
+from pipelines.train.rerank.settings import RerankConfig
 from pipelines.train.sampling import PairsConfig, ProbeConfig
 from pipelines.train.sft import SftConfig
 from pipelines.train.targets.settings import TargetsConfig
@@ -59,6 +60,7 @@ CONFIG_KINDS = {
     "utterances": UtterancesConfig,
     "matrix": MatrixConfig,
     "encoder": EncoderConfig,
+    "rerank": RerankConfig,
     "configs": ExpectedConfig,
 }
 

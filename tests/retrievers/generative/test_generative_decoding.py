@@ -23,6 +23,7 @@ from retrievers.generative.decoding.trie import Trie
 from retrievers.generative.token_schemes import TOKEN_SCHEMES, Code, TokenSource, name_in_words
 from retrievers.index import Index, add, build, remove
 from retrievers.kind import Context
+from retrievers.lint.limits import is_printable
 from retrievers.text import clean
 from retrievers.types import Tool
 
@@ -222,7 +223,7 @@ def test_the_kept_keys_and_values_change_no_score(language: LanguageModel, whole
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    said=st.lists(names, min_size=2, max_size=9),
+    said=st.lists(names.filter(is_printable), min_size=2, max_size=9),
     indexing=st.sampled_from(sorted(set(TOKEN_SCHEMES) - {"hierarchical"})),
     data=st.data(),
 )

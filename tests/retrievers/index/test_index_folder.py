@@ -500,10 +500,11 @@ def test_a_second_build_of_known_texts_loads_no_model(tmp_path: Path) -> None:
     catalogue = tmp_path / "corpus.jsonl"
     catalogue.write_text("".join(json.dumps({"_id": f"t{i}", "title": f"tool{i}"}) + "\n" for i in range(3)))
     tools = [Tool(f"t{i}", f"tool{i}") for i in range(3)]
-    build(tmp_path / "index", tools, {"dense": DenseSettings()}, context)
+    build(tmp_path / "index", tools, {"dense": DenseSettings(model="bundled:minilm")}, context)
     assert len(encoder.embedded) == 3
     config = tmp_path / "index.yaml"
-    config.write_text(f"index: {tmp_path / 'again'}\ncatalogue: {catalogue}\nretrievers: {{dense: {{kind: dense}}}}\n")
+    dense = "{dense: {kind: dense, model: 'bundled:minilm'}}"
+    config.write_text(f"index: {tmp_path / 'again'}\ncatalogue: {catalogue}\nretrievers: {dense}\n")
     code = "import sys; from pipelines.cli import main as cli; print(cli.index(sys.argv[1:]), 'torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, "build", str(config)],

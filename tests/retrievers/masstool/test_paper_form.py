@@ -274,7 +274,7 @@ def test_an_index_of_the_paper_form_lives(
     tensors = embed_training_set(data, encoder, context)
     expected = offline_scores(heads, tensors, torch.from_numpy(encoder.queries(queries)))
     for ranking, row in zip(index.retriever("masstool").search(queries, 10), expected, strict=True):
-        assert np.allclose(ranking.scores, row.topk(10).values.numpy(), atol=2e-5)
+        assert np.allclose(ranking.scores, row.topk(10).values.numpy(), atol=1e-3)  # its keys take 16 bits
     detector = index.retriever("masstool")
     assert isinstance(detector, Detector)
     assert detector.threshold == 0.5

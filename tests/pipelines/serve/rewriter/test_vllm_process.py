@@ -138,7 +138,7 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "port": 0,
         "deadline_ms": 30_000,
         "watch_seconds": 0.2,
-        "detection_threshold": 0.6,
+        "detection_threshold": 0.4,
     }
     words = [sys.executable, "-c", CODE, str(ROOT / "configs/serve/sample.yaml")]
     words += [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
