@@ -221,7 +221,11 @@ def test_the_kept_keys_and_values_change_no_score(language: LanguageModel, whole
             assert score == pytest.approx(total, abs=2e-4)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 @given(
     said=st.lists(names.filter(is_printable), min_size=2, max_size=9),
     indexing=st.sampled_from(sorted(set(TOKEN_SCHEMES) - {"hierarchical"})),

@@ -199,7 +199,7 @@ def test_before_vllm_is_up_answers_are_raw_and_then_they_are_not(served: Served)
 
 
 def test_the_list_is_that_of_masstool_for_utterance_and_lines(served: Served) -> None:
-    text = "which coat for tonight, it looks like rain"
+    text = "is it worth hanging out the washing"
     result, raw = served.search(text), served.search(text, rewrite="off")
     search = ToolSearch(Index(served.folder / "index", make_context("cpu")), "masstool")
     [ranking], [line] = search.retrieve([text], 100), search.retrieve(["weather forecast by city"], 100)
