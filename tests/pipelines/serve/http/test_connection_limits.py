@@ -142,7 +142,8 @@ def test_few_file_handles_are_enough_for_health(index: Path, tmp_path: Path) -> 
     path = tmp_path / "serve.yaml"
     keys = {"index": str(index), "retriever": "bm25", "port": 0, "anonymous": ["search"]}
     path.write_text(yaml.safe_dump({**keys, "connections": LOOSE}))
-    command = ["prlimit", "--nofile=300", sys.executable, "-c", CODE, str(path)]
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))"
+    command = [sys.executable, "-c", f"{few}; {CODE}", str(path)]
     with started(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process, ExitStack() as stack:
         assert process.stdout is not None
         url = process.stdout.readline().split()[1].strip(",")
