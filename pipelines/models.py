@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrievers.dense.adapter import is_adapter, merge, read_card
-from retrievers.errors import BadInput, ModelMissing
+from retrievers.dense.encoder import fingerprint
+from retrievers.errors import BadInput, ModelMismatch, ModelMissing
 from retrievers.files import disk_room, hash_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,28 @@ def find_model(reference: str) -> Path:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", reference) and not reference.startswith("."):
         return _from_hub(reference)
     raise ModelMissing(f"no model folder {reference}; give a folder, a Hugging Face id (owner/name), or {NAMES}")
+
+
+def find_base(what: str, base: str, base_fingerprint: str, named: str | None, setting: str) -> Path:
+    """The model that an adapter was trained on: where its card or the config says it is, and none but that one.
+
+    `what` and `setting` are words of the messages: "the rewriter in runs/mine", "base".
+    """
+    try:
+        model = find_model(named or base)
+    except ModelMissing as error:
+        if named is not None:
+            raise
+        raise ModelMissing(
+            f"{what} is an adapter of {base}, which is not on this machine; name its location with `{setting}`"
+        ) from error
+    actual = fingerprint(model)
+    if actual != base_fingerprint:
+        raise ModelMismatch(
+            f"{what} is an adapter of {base} (files {base_fingerprint}), not of {model} (files {actual}); "
+            f"name the right model with `{setting}`"
+        )
+    return model
 
 
 def _package(reference: str) -> Path:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.models import find_model
+from pipelines.models import find_base, find_model
 from pipelines.phrasing import NAMES
 from retrievers.dense.encoder import fingerprint
-from retrievers.errors import BadInput, ModelMismatch, ModelMissing
+from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from rewrite.backends.base import make_backend
 from rewrite.backends.replay import TEMPLATE as REPLAYED
@@ -134,24 +134,8 @@ def _trained(folder: RewriterFolder, settings: RewriterSettings, facts: dict[str
 
 
 def _base_model(folder: RewriterFolder, named: str | None) -> Path:
-    """The model that an adapter was trained on."""
     card = folder.card
-    try:
-        model = find_model(named or card.base)
-    except ModelMissing as error:
-        if named is not None:
-            raise
-        raise ModelMissing(
-            f"the rewriter in {folder.path} is an adapter of {card.base}, which is not on this machine; "
-            "name its location with `base`"
-        ) from error
-    actual = fingerprint(model)
-    if actual != card.base_fingerprint:
-        raise ModelMismatch(
-            f"the rewriter in {folder.path} is an adapter of {card.base} (files {card.base_fingerprint}), not of "
-            f"{model} (files {actual}); name the right model with `base`"
-        )
-    return model
+    return find_base(f"the rewriter in {folder.path}", card.base, card.base_fingerprint, named, "base")
 
 
 def make_rewriter(settings: RewriterSettings, device: str | None = None) -> tuple[Rewriter, dict[str, Any]]:

@@ -24,10 +24,7 @@ def run_encoder(arguments: argparse.Namespace) -> int:
         for line in encoder_run.describe(configs.load(arguments.config, EncoderConfig, arguments.set)):
             print(f"# {line}")
         return 0
-    context = make_context(arguments.device, True)
-    if arguments.leave_one_out and len(config.groups) < 2:
-        raise BadInput("--leave-one-out needs at least two groups")
-    groups = [config.leave_out] if config.leave_out else list(config.groups) if arguments.leave_one_out else []
+    context, groups = make_context(arguments.device, True), _groups_to_leave_out(config, arguments.leave_one_out)
     for group in groups:
         print(encoder_run.leave_out(config, group, context) / "metrics.json")
     if groups:
@@ -38,6 +35,12 @@ def run_encoder(arguments: argparse.Namespace) -> int:
     print(f"{Path(config.output) / 'encoder'}: {metrics['bytes'] / 1e6:.1f} MB, blend {metrics['blend']:g}")
     sys.stdout.flush()
     return 0
+
+
+def _groups_to_leave_out(config: EncoderConfig | RerankConfig, every: bool) -> list[str]:
+    if every and len(config.groups) < 2:
+        raise BadInput("--leave-one-out needs at least two groups")
+    return [config.leave_out] if config.leave_out else list(config.groups) if every else []
 
 
 def _print_choice(choices: list[BlendScore]) -> None:
@@ -70,10 +73,7 @@ def run_rerank(arguments: argparse.Namespace) -> int:
         for line in rerank_run.describe(configs.load(arguments.config, RerankConfig, arguments.set)):
             print(f"# {line}")
         return 0
-    context = make_context(arguments.device, True)
-    if arguments.leave_one_out and len(config.groups) < 2:
-        raise BadInput("--leave-one-out needs at least two groups")
-    groups = [config.leave_out] if config.leave_out else list(config.groups) if arguments.leave_one_out else []
+    context, groups = make_context(arguments.device, True), _groups_to_leave_out(config, arguments.leave_one_out)
     for group in groups:
         print(rerank_run.leave_out(config, group, context) / "metrics.json")
     if groups:

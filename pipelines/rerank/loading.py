@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.models import find_model
+from pipelines.models import find_base
 from pipelines.rerank.settings import RerankSettings
 from pipelines.rerank.stage import RerankStage
 from retrievers.base import Reranker
 from retrievers.dense.encoder import fingerprint
-from retrievers.errors import BadInput, ModelMismatch, ModelMissing
+from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.rerank.folder import CARD_FILE, RerankChoice, RerankerFolder, open_reranker
 
@@ -41,22 +41,7 @@ def find_reranker(settings: RerankSettings) -> RerankerParts:
 
 def _base_model(folder: RerankerFolder, named: str | None) -> Path:
     card = folder.card
-    try:
-        model = find_model(named or card.base)
-    except ModelMissing as error:
-        if named is not None:
-            raise
-        raise ModelMissing(
-            f"the reranker in {folder.path} is an adapter of {card.base}, which is not on this machine; "
-            "name its location with `rerank.base`"
-        ) from error
-    actual = fingerprint(model)
-    if actual != card.base_fingerprint:
-        raise ModelMismatch(
-            f"the reranker in {folder.path} is an adapter of {card.base} (files {card.base_fingerprint}), not of "
-            f"{model} (files {actual}); name the right model with `rerank.base`"
-        )
-    return model
+    return find_base(f"the reranker in {folder.path}", card.base, card.base_fingerprint, named, "rerank.base")
 
 
 def load_model(parts: RerankerParts, device: str | None, vllm: Callable[[], Any] | None = None) -> Reranker:

@@ -13,7 +13,7 @@ from typing import Any
 
 import regex
 from jsonschema import Draft202012Validator, ValidationError, validators
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import UnknownType, best_match
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -29,6 +29,8 @@ MAX_COMPARED = 200
 """Items of an array that are compared with each other."""
 MAX_SHOWN = 12
 """Names or values in a message."""
+_BAD_SCHEMA = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, UnknownType)
+"""What the library raises for schemas that it cannot apply."""
 _TYPES = {"object": "an object", "array": "a list", "integer": "an integer", "null": "null"}
 
 
@@ -58,9 +60,7 @@ class ArgumentChecker:
         self._steps, self._seconds = 0, PATTERN_SECONDS
         try:
             error = best_match(self._validator.iter_errors(arguments))
-        except (_TooMuch, RecursionError, Unresolvable, TimeoutError, regex.error):
-            return None
-        except Exception:  # a schema that the library cannot apply is the server's affair
+        except (_TooMuch, RecursionError, Unresolvable, TimeoutError, regex.error, *_BAD_SCHEMA):
             return None
         return None if error is None else _sentence(error, self._schema)
 

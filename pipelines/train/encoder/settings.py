@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -76,11 +77,18 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if any(not 0 <= blend <= 1 for blend in self.blends) or not {0.0, 1.0} <= set(self.blends):
             raise BadInput(f"must be shares between 0 and 1, with 0 and 1, got {list(self.blends)}", "blends")
-        if not self.groups or not all(self.groups.values()):
-            raise BadInput("name at least one group with at least one data set", "groups")
-        if self.leave_out and (self.leave_out not in self.groups or len(self.groups) < 2):
-            raise BadInput(f"no group {self.leave_out!r} beside another; groups: {', '.join(self.groups)}", "leave_out")
-        counts = Counter(source.name for sources in (*self.groups.values(), self.judged) for source in sources)
-        twice = [name for name, count in counts.items() if count > 1]
-        if twice:
-            raise BadInput(f"the data set {twice[0]} is named twice", "groups")
+        check_groups(self.groups, self.judged, self.leave_out)
+
+
+def check_groups(
+    groups: Mapping[str, Sequence[EncoderSource]], judged: Sequence[EncoderSource], leave_out: str | None
+) -> None:
+    """Refuse empty groups, a left-out group that is not one of several, and data sets that are named twice."""
+    if not groups or not all(groups.values()):
+        raise BadInput("name at least one group with at least one data set", "groups")
+    if leave_out and (leave_out not in groups or len(groups) < 2):
+        raise BadInput(f"no group {leave_out!r} beside another; groups: {', '.join(groups)}", "leave_out")
+    counts = Counter(source.name for sources in (*groups.values(), judged) for source in sources)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise BadInput(f"the data set {twice[0]} is named twice", "groups")

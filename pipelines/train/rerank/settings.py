@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import Ge
 
-from pipelines.train.encoder.settings import EncoderSource
+from pipelines.train.encoder.settings import EncoderSource, check_groups
 from retrievers.errors import BadInput
 from retrievers.registry import RetrieverSettings
 from retrievers.rerank.settings import RerankModelSettings, RerankTraining
@@ -69,11 +68,4 @@ class RerankConfig:
         learned = [name for name, settings in self.retrievers.items() if getattr(settings, "train", None)]
         if learned:
             raise BadInput(f"{learned[0]!r} has to be trained; name its finished index under a data set", "retrievers")
-        if not self.groups or not all(self.groups.values()):
-            raise BadInput("name at least one group with at least one data set", "groups")
-        if self.leave_out and (self.leave_out not in self.groups or len(self.groups) < 2):
-            raise BadInput(f"no group {self.leave_out!r} beside another; groups: {', '.join(self.groups)}", "leave_out")
-        counts = Counter(source.name for sources in (*self.groups.values(), self.judged) for source in sources)
-        twice = [name for name, count in counts.items() if count > 1]
-        if twice:
-            raise BadInput(f"the data set {twice[0]} is named twice", "groups")
+        check_groups(self.groups, self.judged, self.leave_out)

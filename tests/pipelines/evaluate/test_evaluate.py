@@ -153,7 +153,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
     )
     capsys.readouterr()
     assert cli.evaluate([str(path)]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     found = json.loads((tmp_path / "grid" / "metrics.json").read_text())
     assert list(found["systems"]) == ["bm25", "bm25+rules", "flat", "flat+rules", "flat+alone"]
     assert {(row["system"], row["baseline"]) for row in found["rewriting"]} == {
@@ -170,7 +170,7 @@ def test_a_grid_asks_every_retriever_alone_and_behind_every_rewriter(
         assert row["worse"] == sum(each < -1e-9 for each in differences)
         assert row["p_value"] <= row["p_holm"] <= min(1, 3 * row["p_value"]), "corrected within its metric"
     p = next(row["p_value"] for row in found["rewriting"] if (row["system"], row["metric"]) == ("flat+rules", RECALL))
-    [gain] = [line for line in told.splitlines() if line.startswith("flat+rules ") and " better" in line]
+    [gain] = [line for line in printed.splitlines() if line.startswith("flat+rules ") and " better" in line]
     assert f"p {p:.4f}" in gain
     assert "Gain by rewriting" in (tmp_path / "grid" / "report.html").read_text()
     kept = {row.system: row for row in from_run(tmp_path / "grid").rows}

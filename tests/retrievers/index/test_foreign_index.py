@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def reseal(folder: Path, change: Callable[[dict[str, object]], None]) -> None:
-    """Changes the manifest and seals it again, as whoever gives away an index could."""
+    """Changes the manifest and seals it again, as the author of an index could."""
     facts = json.loads((folder / manifests.NAME).read_bytes())
     del facts["seal"]
     change(facts)

@@ -101,7 +101,7 @@ def test_a_slot_is_lent_while_its_request_waits_outside_and_a_costly_one_takes_s
 
 
 def test_a_cancelled_request_leaves_no_slot_taken() -> None:
-    async def main() -> None:
+    async def main() -> FairSlots:
         slots = FairSlots(1)
         await slots.enter("one", PATIENCE)
         waiting = asyncio.create_task(slots.enter("two", PATIENCE))
@@ -113,8 +113,10 @@ def test_a_cancelled_request_leaves_no_slot_taken() -> None:
         granted.cancel()
         await asyncio.gather(waiting, granted, return_exceptions=True)
         await slots.enter("four", 0.01)
+        return slots
 
-    asyncio.run(main())
+    slots = asyncio.run(main())
+    assert [slots.num_waiting(caller) for caller in ("one", "two", "three", "four")] == [0, 0, 0, 0]
 
 
 def test_the_batches_of_a_flood_are_small_and_leave_a_thread_to_others() -> None:

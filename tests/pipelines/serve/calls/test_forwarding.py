@@ -213,6 +213,7 @@ def test_a_caller_who_leaves_cancels_the_call(gateway: Running, journal: Path, m
     talk(f"{gateway.url}/mcp", work, mode)
     until(lambda: {"cancelled": "hang"} in lines(journal))
     until(lambda: gateway.gateway.calls.upstreams["hostile"].running == 0)
+    assert lines(journal).count({"cancelled": "hang"}) == 1
 
 
 def test_an_answer_that_is_too_large_fails_alone_and_a_flood_harms_nobody(gateway: Running) -> None:

@@ -101,7 +101,7 @@ def test_add_and_build_report_what_a_server_would(tmp_path: Path, capsys: pytest
     tools += [
         {"_id": "umbrella", "title": "umbrella", "text": ORDER},
         {"_id": "long", "title": "long" * MAX_LABEL, "text": "Too long a name."},
-        {"_id": "\u202e", "title": "unseen", "text": "An id that nobody sees."},
+        {"_id": "\u202e", "title": "unseen", "text": "An invisible id."},
     ]
     (tmp_path / "bad.jsonl").write_text("\n".join(map(json.dumps, tools)), "utf-8")
     config = tmp_path / "index.yaml"

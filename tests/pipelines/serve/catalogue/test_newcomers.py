@@ -30,7 +30,7 @@ def catalogue() -> list[dict[str, str]]:
     ]
     texts = (
         "For people who would like an umbrella to borrow this afternoon.",
-        "It looks after whoever wants to borrow an umbrella this afternoon in town.",
+        "It serves people who want to borrow an umbrella this afternoon in town.",
         "Help with an umbrella in town for the afternoon, to borrow.",
     )
     bad = [
