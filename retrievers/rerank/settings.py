@@ -58,5 +58,7 @@ class RerankTraining:
     """Ranks of the list from which wrong tools are drawn."""
     binary: Annotated[float, Ge(0)] = 0.2
     """Weight of the binary cross entropy of single tools beside the softmax over the list."""
+    freeze: tuple[str, ...] = ()
+    """Parts of the names of weights that stay as they are, such as `embeddings`; an adapter's base always does."""
     mixture: Annotated[float, Ge(0), Le(1)] = 0.5
     """A data set has queries in proportion to its size to this power; 0: all alike, 1: by size."""

@@ -88,9 +88,10 @@ def train_steps(
 
 
 def freeze_parameters(model: Any, frozen: tuple[str, ...]) -> dict[str, torch.nn.Parameter]:
-    """Freeze the parameters whose names contain one of `frozen`; return the others."""
+    """Freeze the parameters whose names contain one of `frozen`; return those that training changes."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not any(part in name for part in frozen))
+        if any(part in name for part in frozen):
+            parameter.requires_grad_(False)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
         raise BadInput(f"training.freeze leaves no weights to train: {', '.join(frozen)}")

@@ -48,9 +48,7 @@ def train_reranker(
 ) -> list[tuple[int, float]]:
     """Train in place, or continue from the checkpoint in `work`; return steps with their losses."""
     module = model.trained
-    frozen = tuple(name for name, parameter in module.named_parameters() if not parameter.requires_grad)
-    parameters = {name: value for name, value in module.named_parameters() if name not in set(frozen)}
-    parameters = parameters or freeze_parameters(module, ())
+    parameters = freeze_parameters(module, settings.freeze)  # an adapter has frozen its base already
     module.train()
     plan = StepPlan(settings.steps, settings.learning_rate, seed, "training the reranker")
     losses = train_steps(parameters, lambda step: _losses(model, lists.draw(step), settings.binary), plan, work, show)
