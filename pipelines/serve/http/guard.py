@@ -35,6 +35,10 @@ REPEATED = {400, 401, 403, 413, 415, 422, 429}
 FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, 1.0
 """Such refusals at once, and per second, that have no consequence; after more of them a connection takes its next
 request only after a pause, so that callers who repeat them cost little."""
+SINGLE_HEADERS = {
+    name.encode() for name in "host authorization x-api-key content-length transfer-encoding content-type".split()
+}
+"""Headers that are read here, and could mean two things if they were sent twice."""
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -114,11 +118,16 @@ class Guard:
         if sum(len(name) + len(value) for name, value in pairs) > MAX_HEADER_BYTES:
             raise Refusal(431, "headers_too_large", f"the headers are larger than {MAX_HEADER_BYTES} bytes")
 
+        given: dict[bytes, bytes] = {}
+        for name, value in pairs:
+            key = name.lower()
+            if key in given and key in SINGLE_HEADERS:
+                raise Refusal(400, "bad_request", f"the header {key.decode()} is sent twice")
+            given[key] = value
+
         def header(name: str) -> str | None:
-            values = [value for key, value in pairs if key.lower() == name.encode()]
-            if len(values) > 1:
-                raise Refusal(400, "bad_request", f"the header {name} is sent twice")
-            return values[0].decode("latin-1") if values else None
+            value = given.get(name.encode())
+            return None if value is None else value.decode("latin-1")
 
         if self._hosts and host_name(header("host") or "") not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer by that name")
