@@ -157,7 +157,7 @@ async def measure_both(
     server: FairnessServer, control: FairnessServer, seconds: float, rate: float
 ) -> tuple[PoliteFigures, PoliteFigures]:
     """Let polite clients of both servers run at the same time."""
-    return await asyncio.gather(*(measure_polite(one, seconds, rate) for one in (server, control)))
+    return await asyncio.gather(measure_polite(server, seconds, rate), measure_polite(control, seconds, rate))
 
 
 def measure_attack(

@@ -70,7 +70,8 @@ class Guard:
     def __init__(self, app: App, gate: Gate, limits: RequestLimits, hosts: frozenset[str], metrics: Metrics) -> None:
         """`hosts`: host names that callers may use; empty: any."""
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
-        self._in_flight, self._slots, self._errors = 0, FairSlots(limits.running, RUNNING_PARTS), ErrorBudget()
+        self._slots = FairSlots(limits.running, RUNNING_PARTS, first_at_once=True)
+        self._in_flight, self._errors = 0, ErrorBudget()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
