@@ -6,8 +6,8 @@
 
 Polite clients send one search at a time, `--rate` per second each, and every utterance is new. Before each attack the
 polite clients are measured alone, which gives the idle value. The attackers run in a process of their own
-(hostile_clients.py), the server in another; on a small machine all share its cores. So a second server, which nobody
-attacks, has ten polite clients of its own at the same time: the ratio to it leaves out what attackers and other jobs
+(hostile_clients.py), the server in another; on a small machine all share its cores. So a second server that is not
+attacked has ten polite clients of its own at the same time: the ratio to it leaves out what attackers and other jobs
 take of the processors.
 """
 
@@ -196,7 +196,7 @@ def print_row(row: dict[str, Any]) -> None:
     print(
         f"{row['kind']:14} {row['clients']:3} {row['code']:6} polite p50 {idle['p50_ms']:7} -> {beside['p50_ms']:8}  "
         f"p99 {idle['p99_ms']:7} -> {beside['p99_ms']:8} ms (x{beside['p99_ms'] / idle['p99_ms']:.1f}; not attacked "
-        f"{control['p99_ms']}, x{beside['p99_ms'] / control['p99_ms']:.1f})  "
+        f"{control['p50_ms']}, {control['p99_ms']}, x{beside['p99_ms'] / control['p99_ms']:.1f})  "
         f"lost {beside['lost']} of {beside['requests']}  health p99 {beside['health_p99_ms']} ms, "
         f"lost {beside['health_lost']}  {beside['memory_mb']} MB  hostile {hostile['statuses']}, "
         f"largest {hostile['largest']:,} bytes",

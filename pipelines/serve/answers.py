@@ -109,7 +109,7 @@ class AnswerBuilder:
 
 
 def _dump_results(results: Sequence[schemas.SearchResult], is_first: bool) -> bytes:
-    """Results as they stand in a JSON list."""
+    """Results as parts of a JSON list."""
     return b"".join(
         ("," * bool(number or not is_first) + result.model_dump_json(by_alias=True)).encode()
         for number, result in enumerate(results)

@@ -76,7 +76,7 @@ class SearchService:
         mean = self._sizes.mean(snapshot, tools, format)
         size = check_size(len(utterances), min(k, len(tools)), mean, self._config.limits.answer_bytes)
         loaded = self._dispatcher.loaded if self._dispatcher and with_rewriter else None
-        tokens = rewrite_tokens(utterances, loaded.sampling.max_tokens) if loaded else 0
+        tokens = rewrite_tokens(utterances, loaded.sampling.max_tokens * loaded.sampling.answers) if loaded else 0
         return Cost(len(utterances), size, tokens)
 
     def close(self) -> None:

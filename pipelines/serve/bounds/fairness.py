@@ -50,6 +50,8 @@ class Turn:
 
     def __init__(self, slots: FairSlots, caller: str) -> None:
         self._slots, self._caller, self._size, self._outside, self._held = slots, caller, 1, 0, True
+        self.spend_tokens: Callable[[int], bool] = lambda tokens: True
+        """Charges tokens of the rewriter to the caller; False if it has too few left."""
         self.callbacks: list[Callable[[], None]] = []
         """For the end of the request, which may come long after that of its turn."""
 
@@ -91,6 +93,12 @@ def outside() -> Iterator[None]:
         return
     with turn.outside():
         yield
+
+
+def spend_tokens(tokens: int) -> bool:
+    """Charge tokens of the rewriter to the caller of the current request; False if it has too few left."""
+    turn = _turn.get()
+    return turn is None or turn.spend_tokens(tokens)
 
 
 def grow_turn(size: int) -> None:

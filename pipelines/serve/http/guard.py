@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -32,9 +33,9 @@ RUNNING_PARTS = 16
 """While others are active, a key has this fraction of the running requests: two of 32 keep a thread busy."""
 REPEATED = {400, 401, 403, 413, 415, 422, 429}
 """Refusals that a caller can repeat without end."""
-FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, 1.0
+FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, (0.5, 2.5)
 """Such refusals at once, and per second, that have no consequence; after more of them a connection takes its next
-request only after a pause, so that callers who repeat them cost little."""
+request only after a pause, so that callers who repeat them cost little. Pauses differ, or all would return at once."""
 SINGLE_HEADERS = {
     name.encode() for name in "host authorization x-api-key content-length transfer-encoding content-type".split()
 }
@@ -110,7 +111,7 @@ class Guard:
             name = caller.name if caller else "-"
             log.info("%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, name, request_id)
         if is_paused:  # the caller has the whole answer, but the connection takes its next request later
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(random.uniform(*PAUSE_SECONDS))
             await send({"type": "http.response.body", "body": b""})
 
     def _admit(self, scope: Message) -> Caller:
@@ -161,6 +162,7 @@ class Guard:
                     turn.end()  # a caller that reads slowly keeps no other waiting
                     await send(message)
 
+                turn.spend_tokens = caller.spend_tokens
                 await self._app(scope, _replay(body, receive), send_after_turn)
         finally:
             self._count_in_flight(-1)
