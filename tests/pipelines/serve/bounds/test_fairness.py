@@ -163,10 +163,9 @@ def test_the_batches_of_a_flood_are_small_and_leave_a_thread_to_others() -> None
         await asyncio.sleep(0.05)
         go.set()
         assert await asyncio.gather(*polite) == [["POLITE 0"], ["POLITE 1"]]
-        after_polite = len(batches)
         await asyncio.gather(*flood)
         batcher.close()
-        assert after_polite <= 6
+        assert max(index for index, texts in enumerate(batches) if any("polite" in text for text in texts)) < 4
         assert sum(map(len, batches)) == 62
         assert batcher.waiting == 0
 
