@@ -1,9 +1,11 @@
 """Compare a call through the gateway with a call of the same MCP server without it, in one run.
 
-    python benchmarks/call_overhead.py [--calls 400] [--rounds 4]         about 2 minutes
+    python benchmarks/call_overhead.py [--calls 100] [--rounds 10]        about 2 minutes
+    chrt -r 1 python benchmarks/call_overhead.py                          on a machine that is not free
 
 Over HTTP and standard input, with 1 and with 32 clients of the official SDK in this process. The two ways take turns,
-round by round. Prints p50 and p99 in milliseconds, the difference and the ratio; --out writes them as JSON.
+round by round. Prints p50 and p99 in milliseconds, the difference and the ratio, and the CPU time of the gateway per
+call; --out writes them as JSON. The clients reach the gateway over HTTP, also in front of a command.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from harness import machine, make_parser, write_json
 from http_load import ROOT, ChildProcess, GatewayProcess
 from mcp import Client, StdioServerParameters
@@ -59,7 +62,15 @@ async def connect(stack: AsyncExitStack, server: Any, number: int) -> list[Clien
     return clients * (number if shared else 1)
 
 
-async def measure(ways: dict[str, tuple[Any, str]], calls: int, rounds: int) -> list[dict[str, Any]]:
+def cpu_seconds(process: psutil.Process) -> float:
+    """CPU time of a process so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+async def measure(
+    ways: dict[str, tuple[Any, str]], gateway: psutil.Process, calls: int, rounds: int
+) -> list[dict[str, Any]]:
     """Figures per transport and number of clients."""
     rows = []
     for transport in ("http", "stdio"):
@@ -68,22 +79,25 @@ async def measure(ways: dict[str, tuple[Any, str]], calls: int, rounds: int) -> 
                 pair = {way: ways[f"{transport} {way}"] for way in ("direct", "gateway")}
                 clients = {way: await connect(stack, server, number) for way, (server, _) in pair.items()}
                 seconds: dict[str, list[float]] = {way: [] for way in pair}
+                began = 0.0
                 for round_number in range(rounds + 1):
+                    began = cpu_seconds(gateway) if round_number == 1 else began
                     for way in sorted(pair, reverse=bool(round_number % 2)):
                         taken = await time_calls(clients[way], pair[way][1], calls)
                         seconds[way] += taken if round_number else []  # the first round warms up
             figures = {way: np.percentile(np.array(taken) * 1e3, [50, 99]) for way, taken in seconds.items()}
-            row: dict[str, Any] = {"transport": transport, "clients": number}
+            cpu = 1e3 * (cpu_seconds(gateway) - began) / len(seconds["gateway"])
+            row: dict[str, Any] = {"transport": transport, "clients": number, "gateway_cpu_ms": cpu}
             for index, name in enumerate(("p50", "p99")):
-                direct, gateway = (float(figures[way][index]) for way in ("direct", "gateway"))
-                row[name] = {"direct": direct, "gateway": gateway, "added": gateway - direct, "ratio": gateway / direct}
+                direct, through = (float(figures[way][index]) for way in ("direct", "gateway"))
+                row[name] = {"direct": direct, "gateway": through, "added": through - direct, "ratio": through / direct}
             rows.append(row)
             print_row(row)
     return rows
 
 
 def print_row(row: dict[str, Any]) -> None:
-    """Print one line per percentile."""
+    """Print one line per percentile, and one for the gateway's CPU time."""
     for name in ("p50", "p99"):
         figures = row[name]
         print(
@@ -91,13 +105,16 @@ def print_row(row: dict[str, Any]) -> None:
             f"gateway {figures['gateway']:8.2f} ms  added {figures['added']:7.2f} ms  ratio {figures['ratio']:5.2f}",
             flush=True,
         )
+    print(
+        f"{row['transport']:6} {row['clients']:3} clients  CPU of the gateway {row['gateway_cpu_ms']:.2f} ms per call"
+    )
 
 
 def main() -> None:
     """Start both servers and the gateway, and measure."""
     parser = make_parser(__doc__)
-    parser.add_argument("--calls", type=int, default=400, help="calls per way and round (400)")
-    parser.add_argument("--rounds", type=int, default=4, help="rounds, after one that is not counted (4)")
+    parser.add_argument("--calls", type=int, default=100, help="calls per way and round (100)")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds, after one that is not counted (10)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -124,7 +141,8 @@ def main() -> None:
                 "stdio direct": (command, ""),
                 "stdio gateway": (here, "stdio"),
             }
-            rows = asyncio.run(measure(ways, options.calls, options.rounds))
+            watched = psutil.Process(gateway.process.pid)
+            rows = asyncio.run(measure(ways, watched, options.calls, options.rounds))
         finally:
             gateway.end()
             upstream.end()

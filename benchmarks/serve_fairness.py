@@ -2,12 +2,13 @@
 
     python benchmarks/serve_fairness.py                                  every kind of attack, 1, 8 and 64 clients
     python benchmarks/serve_fairness.py --kinds amplification --before ../old    the same of another checkout, in turn
-    python benchmarks/serve_fairness.py --compare --before ../old        one caller: latency and throughput, in turn
     python benchmarks/serve_fairness.py --soak 10                        minutes of all attacks at once
 
 Polite clients send one search at a time, `--rate` per second each, and every utterance is new. Before each attack the
-polite clients are measured alone, which gives the idle value that the ratio compares with. The attackers run in a
-process of their own (hostile_clients.py), the server in another; on a small machine all share its cores.
+polite clients are measured alone, which gives the idle value. The attackers run in a process of their own
+(hostile_clients.py), the server in another; on a small machine all share its cores. So a second server that is not
+attacked has ten polite clients of its own at the same time: the ratio to it leaves out what attackers and other jobs
+take of the processors.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ from typing import Any
 import psutil
 from harness import machine, make_parser, write_json
 from hostile_clients import KINDS, make_request, read_answer
-from http_load import ROOT, ChildProcess, GatewayProcess, load, percentile, searches, utterances
+from http_load import ROOT, ChildProcess, GatewayProcess, percentile, utterances
 
 from pipelines.serve.keys import make_key
 
 HERE = Path(__file__).parent
 NUM_POLITE = 10
 PROBE_SECONDS = 0.25
+WARM_UP = 20.0
+"""Seconds of the soak before it is measured."""
 
 
 @dataclass
@@ -150,15 +153,23 @@ class HostileProcess(ChildProcess):
         return figures
 
 
+async def measure_both(
+    server: FairnessServer, control: FairnessServer, seconds: float, rate: float
+) -> tuple[PoliteFigures, PoliteFigures]:
+    """Let polite clients of both servers run at the same time."""
+    return await asyncio.gather(measure_polite(server, seconds, rate), measure_polite(control, seconds, rate))
+
+
 def measure_attack(
-    server: FairnessServer, kind: str, clients: int, options: argparse.Namespace
-) -> tuple[PoliteFigures, PoliteFigures, dict[str, Any]]:
-    """The polite clients alone, then beside an attack; and what the attackers got."""
-    idle = asyncio.run(measure_polite(server, options.seconds, options.rate))
+    server: FairnessServer, control: FairnessServer, kind: str, clients: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The polite clients without an attack, then beside one; and what the attackers got."""
+    idle, _ = asyncio.run(measure_both(server, control, options.seconds, options.rate))
     attackers = HostileProcess(kind, server, clients)
     time.sleep(options.warm_up)
-    beside = asyncio.run(measure_polite(server, options.seconds, options.rate))
-    return idle, beside, attackers.finish()
+    beside, unattacked = asyncio.run(measure_both(server, control, options.seconds, options.rate))
+    figures = {"idle": idle, "beside": beside, "control": unattacked}
+    return {name: one.summary() for name, one in figures.items()} | {"hostile": attackers.finish()}
 
 
 def run_attacks(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -167,53 +178,25 @@ def run_attacks(options: argparse.Namespace, folder: Path) -> list[dict[str, Any
     for kind in options.kinds:
         for clients in options.clients:
             for name, root in options.roots.items():
-                server = FairnessServer(folder, options.index, options.retriever, root, options.handles)
-                idle, beside, hostile = measure_attack(server, kind, clients, options)
+                server, control = (
+                    FairnessServer(folder, options.index, options.retriever, root, options.handles) for _ in range(2)
+                )
+                row = {"kind": kind, "clients": clients, "code": name}
+                row |= measure_attack(server, control, kind, clients, options)
                 server.end()
-                row = {"kind": kind, "clients": clients, "code": name, "hostile": hostile}
-                row |= {"idle": idle.summary(), "beside": beside.summary()}
+                control.end()
                 rows.append(row)
                 print_row(row)
     return rows
 
 
-def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One caller with several clients and no pause, at each checkout in turn: answers per second, and their latency."""
-    config = {"index": options.index, "retriever": options.retriever}
-    servers = {name: GatewayProcess(folder, config, root=root) for name, root in options.roots.items()}
-    results: dict[str, Any] = {}
-    for clients in options.clients:
-        rates: dict[str, list[float]] = {name: [] for name in servers}
-        seconds: dict[str, list[float]] = {name: [] for name in servers}
-        statuses: dict[str, Counter[int]] = {name: Counter() for name in servers}
-        for number in range(options.rounds):
-            for name in sorted(servers, reverse=bool(number % 2)):
-                figures = load(servers[name].port, clients, options.seconds, searches())
-                good = [item.ended - item.began for item in figures.exchanges if item.answer.startswith(b'{"results"')]
-                rates[name].append(len(good) / figures.seconds)
-                seconds[name] += good
-                statuses[name] += figures.statuses
-        results[f"{clients} clients"] = {
-            name: {
-                "per_second": round(statistics.median(rates[name]), 1),
-                "per_second_by_round": [round(rate, 1) for rate in rates[name]],
-                **{f"p{share}_ms": round(1000 * percentile(seconds[name], share / 100), 1) for share in (50, 99)},
-                "statuses": dict(statuses[name]),
-            }
-            for name in servers
-        }
-        print(f"{clients} clients", json.dumps(results[f"{clients} clients"]), flush=True)
-    for server in servers.values():
-        server.end()
-    return results
-
-
 def print_row(row: dict[str, Any]) -> None:
     """Print one line of the table."""
-    idle, beside, hostile = row["idle"], row["beside"], row["hostile"]
+    idle, beside, control, hostile = row["idle"], row["beside"], row["control"], row["hostile"]
     print(
         f"{row['kind']:14} {row['clients']:3} {row['code']:6} polite p50 {idle['p50_ms']:7} -> {beside['p50_ms']:8}  "
-        f"p99 {idle['p99_ms']:7} -> {beside['p99_ms']:8} ms (x{beside['p99_ms'] / idle['p99_ms']:.1f})  "
+        f"p99 {idle['p99_ms']:7} -> {beside['p99_ms']:8} ms (x{beside['p99_ms'] / idle['p99_ms']:.1f}; not attacked "
+        f"{control['p50_ms']}, {control['p99_ms']}, x{beside['p99_ms'] / control['p99_ms']:.1f})  "
         f"lost {beside['lost']} of {beside['requests']}  health p99 {beside['health_p99_ms']} ms, "
         f"lost {beside['health_lost']}  {beside['memory_mb']} MB  hostile {hostile['statuses']}, "
         f"largest {hostile['largest']:,} bytes",
@@ -223,23 +206,30 @@ def print_row(row: dict[str, Any]) -> None:
 
 def run_soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All attacks at once: losses of the polite, and memory of the first and the last third."""
-    server = FairnessServer(folder, options.index, options.retriever, ROOT, options.handles)
-    idle = asyncio.run(measure_polite(server, options.seconds, options.rate))
+    server, control = (
+        FairnessServer(folder, options.index, options.retriever, ROOT, options.handles) for _ in range(2)
+    )
+    idle, _ = asyncio.run(measure_both(server, control, options.seconds, options.rate))
     attackers = {kind: HostileProcess(kind, server, options.soak_clients) for kind in options.kinds}
-    asyncio.run(measure_polite(server, 20, options.rate))  # warm up before memory is measured
-    total, started = PoliteFigures(), time.monotonic()
+    asyncio.run(measure_polite(server, WARM_UP, options.rate))  # before memory is measured
+    total, unattacked, started = PoliteFigures(), PoliteFigures(), time.monotonic()
     while (left := 60 * options.soak - (time.monotonic() - started)) > 0:
-        figures = asyncio.run(measure_polite(server, min(20.0, left), options.rate))
+        figures, others = asyncio.run(measure_both(server, control, min(20.0, left), options.rate))
         total.add(figures)
+        unattacked.add(others)
         print(f"{(time.monotonic() - started) / 60:5.1f} min", json.dumps(figures.summary()), flush=True)
+        print("not attacked", json.dumps(others.summary()), flush=True)
     hostile = {kind: process.finish() for kind, process in attackers.items()}
     third = max(1, len(total.memory) // 3)
     memory = [round(statistics.mean(part), 1) for part in (total.memory[:third], total.memory[-third:])]
     handles = psutil.Process(server.process.pid).num_fds()
     server.end()
-    result = {"idle": idle.summary(), "soak": total.summary(), "memory_thirds_mb": memory, "handles": handles}
-    print(json.dumps(result | {"hostile": hostile}))
-    return result | {"hostile": hostile}
+    control.end()
+    figures_by_name = {"idle": idle, "soak": total, "control": unattacked}
+    result: dict[str, Any] = {name: one.summary() for name, one in figures_by_name.items()}
+    result |= {"memory_thirds_mb": memory, "handles": handles, "hostile": hostile}
+    print(json.dumps(result))
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -254,14 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--warm-up", type=float, default=2.0, help="seconds of attack before measuring (2)")
     parser.add_argument("--handles", type=int, default=0, help="file handles of the server; 0: as many as we have")
     parser.add_argument("--before", type=Path, help="another checkout to measure in turn")
-    parser.add_argument("--compare", action="store_true", help="latency and throughput of one caller instead")
-    parser.add_argument("--rounds", type=int, default=5, help="of --compare (5)")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="all attacks at once instead")
     parser.add_argument("--soak-clients", type=int, default=4, help="clients per kind of attack (4)")
     options = parser.parse_args(arguments)
     options.roots = ({"before": options.before.resolve()} if options.before else {}) | {"now": ROOT}
     with tempfile.TemporaryDirectory() as folder:
-        run = run_soak if options.soak else compare if options.compare else run_attacks
+        run = run_soak if options.soak else run_attacks
         results = {"machine": machine(), "results": run(options, Path(folder))}
     write_json(options.out, results)
 

@@ -67,7 +67,7 @@ async def _fetch(source: McpSource, seconds: float) -> dict[str, Any]:
     try:
         hosts = (httpx.URL(source.url).host,) if source.url else ()
         rules = ImportRules(hosts=hosts, allow_private=True, seconds=seconds)
-        async with connect(source, rules, dict(os.environ)) as client:
+        async with connect(source, rules, dict(os.environ)) as (client, _):
             name = source.name or (client.server_info.name if client.server_info else "")
             return {"serverInfo": {"name": name}, "tools": await list_tools(client, seconds)}
     except httpx.InvalidURL as error:

@@ -25,6 +25,10 @@ UNLIMITED = 1 << 30
 """Longer than any ranking."""
 MAX_WAITING = 1_024
 """Results that may wait for the thread; further ones get 429."""
+DUMPED = 4
+"""Results that are written as JSON at once."""
+BATCH_SIZE = 8
+"""Results that the thread builds before it hands them back; a quarter while other callers are active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class SearchedQuery:
     """An utterance with its rankings."""
 
     utterance: str
-    fused: Ranking
+    fuse: Callable[[], Ranking]
+    """Makes the ranking of the answer out of the others."""
     raw: Ranking
     lines: Sequence[Ranking]
     min_score: float | None
@@ -45,7 +50,7 @@ class AnswerBuilder:
     def __init__(self, trust: TrustedRanks, metrics: Metrics, max_bytes: int) -> None:
         """`max_bytes`: of an answer; a larger one is refused."""
         self._trust, self._metrics, self._max_bytes = trust, metrics, max_bytes
-        self._thread: Batcher[str, Callable[[], Any], Any] = Batcher(_call_all, 1, 1, MAX_WAITING)
+        self._thread: Batcher[str, Callable[[], Any], Any] = Batcher(_call_all, 1, BATCH_SIZE, MAX_WAITING)
         self._builders: dict[str, tuple[Snapshot, DefinitionBuilder]] = {}
 
     async def run(self, work: Callable[[], Made]) -> Made:
@@ -69,11 +74,11 @@ class AnswerBuilder:
             return [response.model_dump_json(by_alias=True).encode()]
         first, last = response.model_copy(update={"results": []}).model_dump_json(by_alias=True).split("[]", 1)
         pieces = [f"{first}[".encode()]
-        for number, result in enumerate(response.results):
-            data = await self.run(partial(result.model_dump_json, by_alias=True))
-            pieces.append(("," * bool(number) + data).encode())
+        for done in range(0, len(response.results), DUMPED):
+            results = response.results[done : done + DUMPED]
+            pieces.append(await self.run(partial(_dump_results, results, is_first=not done)))
             if (size := sum(map(len, pieces))) > self._max_bytes:
-                whole = round(size * len(response.results) / (number + 1))
+                whole = round(size * len(response.results) / (done + len(results)))
                 raise too_large(whole, self._max_bytes, len(response.results), k)
         return [*pieces, f"]{last}".encode()]
 
@@ -83,7 +88,7 @@ class AnswerBuilder:
     def _build(
         self, snapshot: Snapshot, query: SearchedQuery, k: int, definitions: DefinitionBuilder | None
     ) -> dict[str, Any]:
-        ranking = self._trust.apply(snapshot, query.utterance, query.fused, k)
+        ranking = self._trust.apply(snapshot, query.utterance, query.fuse(), k)
         rankings = [query.raw, *query.lines]
         fitting = snapshot.search.keep_fitting(
             query.utterance, ranking, rankings, query.min_score, query.min_probability
@@ -101,6 +106,14 @@ class AnswerBuilder:
             known = snapshot, await asyncio.to_thread(DefinitionBuilder, tools, tools.names(), format)
             self._builders[format] = known
         return known[1]
+
+
+def _dump_results(results: Sequence[schemas.SearchResult], is_first: bool) -> bytes:
+    """Results as parts of a JSON list."""
+    return b"".join(
+        ("," * bool(number or not is_first) + result.model_dump_json(by_alias=True)).encode()
+        for number, result in enumerate(results)
+    )
 
 
 def _call_all(_: str, work: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -16,8 +16,10 @@ from starlette.exceptions import HTTPException
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http import call_routes, quarantine_routes, routes, tool_routes
-from pipelines.serve.http.guard import App, Guard, error_body, refusal_headers
-from pipelines.serve.mcp.server import McpRoute
+from pipelines.serve.http.guard import App, Guard, Message, Receive, Send, error_body, refusal_headers
+from pipelines.serve.http.leaving import CallerLeft
+from pipelines.serve.mcp.route import PATH as MCP_PATH
+from pipelines.serve.mcp.route import McpRoute
 from pipelines.serve.page import data_routes
 from pipelines.serve.page import routes as page_routes
 from retrievers.errors import StoreDown
@@ -69,7 +71,13 @@ def make_app(gateway: Gateway) -> App:
     hosts = frozenset(host.lower() for host in config.hosts)
     if config.is_loopback and not hosts:  # against DNS rebinding: web pages must not reach us by a name of theirs
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", config.host.lower()})
-    return Guard(api, gateway.gate, config.limits, hosts, gateway.metrics)
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        # Past the middleware and the other routes, which take as long as a call.
+        is_mcp = scope["type"] == "http" and scope["path"] == MCP_PATH and scope["method"] == "POST"
+        await (mcp if is_mcp else api)(scope, receive, send)
+
+    return Guard(app, gateway.gate, config.limits, hosts, gateway.metrics)
 
 
 def _handle_errors(api: FastAPI) -> None:
@@ -79,6 +87,10 @@ def _handle_errors(api: FastAPI) -> None:
     @api.exception_handler(Refusal)
     async def refusal(_: Request, error: Refusal) -> Response:
         return respond(error.status, error.code, error.message, refusal_headers(error))
+
+    @api.exception_handler(CallerLeft)
+    async def left(_: Request, __: CallerLeft) -> Response:
+        return Response(status_code=499)  # for the log
 
     @api.exception_handler(StoreDown)
     async def store_down(_: Request, error: StoreDown) -> Response:

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -75,9 +76,17 @@ class Batcher(Generic[Key, Item, Result]):
         while self._num_running < self._threads and (jobs := self._next_batch()):
             self._num_running += 1
             self._running.update({job.caller for job in jobs})
-            items = [item for job in jobs for item in job.items]
-            running = asyncio.get_running_loop().run_in_executor(self._pool, self._work, jobs[0].key, items)
-            running.add_done_callback(lambda done, jobs=jobs: self._finish_batch(jobs, done))  # type: ignore[misc]
+            self._pool.submit(self._run_batch, jobs, asyncio.get_running_loop())
+
+    def _run_batch(self, jobs: list[_BatchJob[Key, Item, Result]], loop: asyncio.AbstractEventLoop) -> None:
+        """Work in a thread; one callback on the loop hands out the results, where futures of it would need three."""
+        results, error = list[Result](), None
+        try:
+            results = self._work(jobs[0].key, [item for job in jobs for item in job.items])
+        except BaseException as failure:
+            error = failure
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._finish_batch, jobs, results, error)
 
     def _next_batch(self) -> list[_BatchJob[Key, Item, Result]]:
         """One job of each caller in turn, with the key of the first; then another of each, while all have more."""
@@ -121,19 +130,19 @@ class Batcher(Generic[Key, Item, Result]):
         if queue:
             self._jobs[job.caller] = queue
 
-    def _finish_batch(self, jobs: list[_BatchJob[Key, Item, Result]], done: asyncio.Future[list[Result]]) -> None:
+    def _finish_batch(
+        self, jobs: list[_BatchJob[Key, Item, Result]], results: Sequence[Result], error: BaseException | None
+    ) -> None:
         self._num_running -= 1
         self._running.subtract({job.caller for job in jobs})
-        error = None if done.cancelled() else done.exception()
-        results = iter([] if done.cancelled() or error else done.result())
+        start = 0
         for job in jobs:
-            share = [result for _, result in zip(job.items, results, strict=False)]
+            end = start + len(job.items)
             if job.future.done():
-                continue
-            if error is not None:
+                pass  # cancelled
+            elif error is not None:
                 job.future.set_exception(error)
-            elif done.cancelled():
-                job.future.cancel()
             else:
-                job.future.set_result(share)
+                job.future.set_result(list(results[start:end]))
+            start = end
         self._start_batches()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 Reason = Literal[
-    "starting", "cannot_start", "unavailable", "circuit_open", "busy", "deadline", "refused", "wrong_model", "garbage",
-    "unparseable", "too_long", "failed",
+    "starting", "cannot_start", "unavailable", "circuit_open", "busy", "budget", "deadline", "refused", "wrong_model",
+    "garbage", "unparseable", "too_long", "failed",
 ]  # fmt: skip
 """Why a ranking is raw although a rewrite was wanted.
 
@@ -15,6 +15,7 @@ cannot_start  it cannot start and is not tried again; the log has the cause, and
 unavailable   it cannot be reached, broke off, or cannot answer now
 circuit_open  it failed several times in a row and is not asked for a while
 busy          too many utterances wait for it
+budget        the key has used its `tokens_per_minute`
 deadline      it did not answer in time
 refused       it rejected the request: unknown model, no access
 wrong_model   another model answered

@@ -22,7 +22,7 @@ from pipelines.serve.rewriter.manager import RETRY_SECONDS, RewriterManager
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
 from pipelines.system_description import retriever_label
-from retrievers.errors import BadInput
+from retrievers.errors import BadInput, IndexBusy
 from retrievers.index import Index
 from retrievers.kind import Context
 from rewrite.errors import RewriteError
@@ -59,6 +59,7 @@ class Gateway:
         self.feedback = _open_feedback(config)
         self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._uses_error = ""
 
     async def start(self) -> None:
         """Start the rewriter and the background tasks."""
@@ -95,7 +96,13 @@ class Gateway:
             self._check_fusion(self.rewriter)
 
     async def _read_uses(self) -> None:
-        await asyncio.to_thread(self.service.trust.read_uses)
+        try:
+            await asyncio.to_thread(self.service.trust.read_uses, self.feedback)
+            self._uses_error = ""
+        except (ConnectionError, IndexBusy) as error:  # the database is away; the next time reads what was missed
+            if str(error) != self._uses_error:
+                log.warning("uses of tools cannot be read: %s", error)
+            self._uses_error = str(error)
 
     async def _retry_rewriter(self) -> None:
         assert self.rewriter is not None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pipelines.serve.bounds.costs import Budget
 from pipelines.serve.bounds.fairness import at_end
 from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.errors import Refusal, overloaded
@@ -42,34 +43,29 @@ class Caller:
     per_minute: int = 0
     concurrent: int = 0
     access: AccessRules = field(default_factory=AccessRules)
+    tokens_per_minute: int = 0
     clock: Callable[[], float] = time.monotonic
-    _tokens: float = field(init=False)
-    _seen: float = field(init=False)
+    _units: Budget = field(init=False)
+    _tokens: Budget = field(init=False)
     running: int = 0
     """Requests that are running."""
     _bytes: int = 0
     """Of answers that are being made or sent."""
 
     def __post_init__(self) -> None:
-        self._tokens, self._seen = float(self.per_minute), self.clock()
+        now = self.clock()
+        self._units, self._tokens = Budget(self.per_minute, now), Budget(self.tokens_per_minute, now)
 
     def charge(self, scope: Scope, cost: int = 1) -> None:
         """Refuse a request that lacks the scope, or exceeds the rate limit."""
         if scope not in self.scopes:
             raise Refusal(403, "forbidden", f"this key has no scope {scope!r}")
-        if self.per_minute:
-            self._spend(cost)
+        if seconds := self._units.spend(cost, self.clock()):
+            raise overloaded(f"{self.name} may send {self.per_minute} per minute", seconds)
 
-    def _spend(self, cost: int) -> None:
-        """Take tokens from the bucket; a request larger than the whole bucket empties it."""
-        now = self.clock()
-        rate = self.per_minute / 60.0
-        self._tokens = min(float(self.per_minute), self._tokens + (now - self._seen) * rate)
-        self._seen = now
-        wanted = min(cost, self.per_minute)
-        if self._tokens < wanted:
-            raise overloaded(f"{self.name} may send {self.per_minute} per minute", (wanted - self._tokens) / rate)
-        self._tokens -= wanted
+    def spend_tokens(self, tokens: int) -> bool:
+        """Spend tokens of the rewriter; False if the key has too few left."""
+        return not self._tokens.spend(tokens, self.clock())
 
     def may_find(self, tool: Tool) -> bool:
         return self.access.may_find(tool.id, tool.provider)
@@ -108,7 +104,17 @@ class Gate:
     ) -> None:
         """`access`: of callers without a key."""
         self._callers = [
-            (key.sha256.encode(), Caller(key.name, frozenset(key.scopes), key.per_minute, key.concurrent, key.access))
+            (
+                key.sha256.encode(),
+                Caller(
+                    key.name,
+                    frozenset(key.scopes),
+                    key.per_minute,
+                    key.concurrent,
+                    key.access,
+                    key.tokens_per_minute,
+                ),
+            )
             for key in keys
         ]
         self._anonymous: Caller | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
 
 from pipelines.calibration import FittingTools
 from pipelines.serve.calls.settings import AccessRules
@@ -15,6 +16,7 @@ from pipelines.serve.schemas.search import Filters, FoundTool, ListRank, Nothing
 from retrievers.types import Ranking, ToolId
 
 ToolFilter = Callable[[ToolId], bool]
+Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
@@ -34,6 +36,16 @@ class Timings:
         for stage, seconds in self.stages.items():
             metrics.stages.labels(stage).observe(seconds)
         return {stage: round(1000 * seconds, 3) for stage, seconds in self.stages.items()}
+
+
+async def run_together(searches: Iterable[Coroutine[Any, Any, Made]]) -> list[Made]:
+    """The results of searches that run at the same time; if one fails, the others end too."""
+    tasks = [asyncio.ensure_future(search) for search in searches]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def make_filter(filters: Filters | None, snapshot: Snapshot, access: AccessRules) -> ToolFilter | None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from pipelines.index.defaults import default_threshold
 from pipelines.search import DEPTH
@@ -19,7 +20,7 @@ from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.reranking import ServedReranker, check_thresholds, fingerprints
-from pipelines.serve.results import Timings, ToolFilter, keep_allowed, make_filter
+from pipelines.serve.results import Timings, ToolFilter, keep_allowed, make_filter, run_together
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher, served_fusion
 from pipelines.serve.schemas import search as schemas
 from pipelines.serve.search_jobs import DetectionJob, RetrievalJob, make_batcher
@@ -75,7 +76,7 @@ class SearchService:
         mean = self._sizes.mean(snapshot, tools, format)
         size = check_size(len(utterances), min(k, len(tools)), mean, self._config.limits.answer_bytes)
         loaded = self._dispatcher.loaded if self._dispatcher and with_rewriter else None
-        tokens = rewrite_tokens(utterances, loaded.sampling.max_tokens) if loaded else 0
+        tokens = rewrite_tokens(utterances, loaded.sampling.max_tokens * loaded.sampling.answers) if loaded else 0
         return Cost(len(utterances), size, tokens)
 
     def close(self) -> None:
@@ -90,19 +91,9 @@ class SearchService:
         check_thresholds(request, state.snapshot, self._reranker)
         state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot, access))
         not_asked = self._not_asked(request.rewrite, state.loaded)
-        raw = [asyncio.ensure_future(self._search_raw(state, utterance)) for utterance in utterances]
-        try:
-            results = await asyncio.gather(
-                *(
-                    self._search_one(state, request, utterance, ranking, not_asked)
-                    for utterance, ranking in zip(utterances, raw, strict=True)
-                )
-            )
-        finally:
-            for ranking in raw:
-                ranking.cancel()
+        searches = [self._search_one(state, request, utterance, not_asked) for utterance in utterances]
         return schemas.SearchResponse(
-            results=list(results),
+            results=[await searches[0]] if len(searches) == 1 else await run_together(searches),
             fingerprints=fingerprints(state.snapshot, None if not_asked else state.loaded, self._reranker),
             timings_ms=state.timings.finish(self._metrics),
         )
@@ -138,6 +129,20 @@ class SearchService:
         return _RequestState(self._catalogue.current, loaded, timings, timings.started + seconds, hurried)
 
     async def _search_one(
+        self, state: _RequestState, request: schemas.SearchRequest, utterance: str, not_asked: NotAsked | None
+    ) -> schemas.SearchResult:
+        """Search one utterance. Without a rewriter nothing runs beside the raw search, and it needs no task."""
+        raw: asyncio.Future[Ranking] = asyncio.get_running_loop().create_future()
+        if not_asked:
+            raw.set_result(await self._search_raw(state, utterance))
+        else:
+            raw = asyncio.ensure_future(self._search_raw(state, utterance))
+        try:
+            return await self._finish_one(state, request, utterance, raw, not_asked)
+        finally:
+            raw.cancel()
+
+    async def _finish_one(
         self,
         state: _RequestState,
         request: schemas.SearchRequest,
@@ -173,13 +178,13 @@ class SearchService:
             fused = snapshot.search.fuse(utterance, ranking, lines, depth, fusion)
             return keep_allowed(fused, state.is_allowed) if state.is_allowed else fused
 
-        fused = fuse() if is_small else await self.answers.run(fuse)
-        reranked = None
-        if reranker:
-            fused, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
         min_score = self._config.min_score if request.min_score is None else request.min_score
         least = self._config.min_probability if request.min_probability is None else request.min_probability
-        query = SearchedQuery(utterance, fused, ranking, lines, min_score, least)
+        query, reranked = SearchedQuery(utterance, fuse, ranking, lines, min_score, least), None
+        if reranker:
+            fused = fuse() if is_small else await self.answers.run(fuse)
+            fused, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
+            query = replace(query, fuse=partial(fused.cut, UNLIMITED))
         tools = await self.answers.tools(snapshot, query, state.k, request.format, is_small)
         state.timings.add("fuse", began)
         return schemas.SearchResult(

@@ -34,6 +34,9 @@ class KeySettings:
     per_minute: Annotated[int, Ge(0)] = 0
     """Utterances and changes per minute; 64 kB of an answer, or 1,024 tokens of the rewriter, count as one more; 0: no
     limit."""
+    tokens_per_minute: Annotated[int, Ge(0)] = 0
+    """Tokens of the rewriter per minute: of prompts, and of the longest answers to them, since they are counted before.
+    Beyond them a search returns the raw ranking, with the fallback `budget`. Cached rewrites cost none; 0: no limit."""
     concurrent: Annotated[int, Ge(0)] = 0
     """Requests at the same time; 0: no limit."""
 

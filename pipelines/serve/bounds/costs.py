@@ -37,6 +37,26 @@ class Cost:
         return self.searches + self.bytes // BYTES_PER_UNIT + self.tokens // TOKENS_PER_UNIT
 
 
+class Budget:
+    """An amount per minute, which fills up again with time; 0: no limit."""
+
+    def __init__(self, per_minute: int, now: float) -> None:
+        self._per_minute, self._left, self._seen = float(per_minute), float(per_minute), now
+
+    def spend(self, amount: int, now: float) -> float:
+        """Spend an amount, and return 0; or spend nothing, and return the seconds until there is enough. More than the
+        amount of a minute takes all of it."""
+        if not self._per_minute:
+            return 0.0
+        self._left = min(self._per_minute, self._left + (now - self._seen) * self._per_minute / 60.0)
+        self._seen = now
+        wanted = min(float(amount), self._per_minute)
+        if self._left < wanted:
+            return (wanted - self._left) * 60.0 / self._per_minute
+        self._left -= wanted
+        return 0.0
+
+
 class AnswerSizes:
     """Mean sizes of a catalogue's tools in answers, in bytes."""
 

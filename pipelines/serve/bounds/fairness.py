@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -50,6 +50,8 @@ class Turn:
 
     def __init__(self, slots: FairSlots, caller: str) -> None:
         self._slots, self._caller, self._size, self._outside, self._held = slots, caller, 1, 0, True
+        self.spend_tokens: Callable[[int], bool] = lambda tokens: True
+        """Charges tokens of the rewriter to the caller; False if it has too few left."""
         self.callbacks: list[Callable[[], None]] = []
         """For the end of the request, which may come long after that of its turn."""
 
@@ -93,6 +95,12 @@ def outside() -> Iterator[None]:
         yield
 
 
+def spend_tokens(tokens: int) -> bool:
+    """Charge tokens of the rewriter to the caller of the current request; False if it has too few left."""
+    turn = _turn.get()
+    return turn is None or turn.spend_tokens(tokens)
+
+
 def grow_turn(size: int) -> None:
     """Let the current request count as several."""
     if (turn := _turn.get()) is not None:
@@ -108,10 +116,13 @@ def at_end(callback: Callable[[], None]) -> None:
 class FairSlots:
     """A number of slots; callers that wait for one get it in turn."""
 
-    def __init__(self, capacity: int, parts: int = SHARE) -> None:
-        """`parts`: while others are active, a caller gets one of them."""
-        self._capacity, self._parts, self._size = capacity, parts, 0
-        self._running: Counter[str] = Counter()
+    def __init__(self, capacity: int, parts: int = SHARE, first_at_once: bool = False) -> None:
+        """`parts`: while others are active, a caller gets one of them. `first_at_once`: a caller that has no slot gets
+        one beyond the capacity, unless as many callers have some; so it does not wait for the end of a flood that was
+        alone before."""
+        self._capacity, self._parts, self._first_at_once, self._size = capacity, parts, first_at_once, 0
+        self._running: dict[str, int] = {}
+        """Slots by caller; callers without any are left out."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """Callers in the order of their turns; each with its requests, oldest first."""
         self.active = ActiveCallers()
@@ -152,24 +163,22 @@ class FairSlots:
             else:
                 self._forget(caller, granted)
             if isinstance(error, TimeoutError):
-                message = (
-                    f"{self._running[caller]} requests of {caller} are running and {self.num_waiting(caller)} wait"
-                )
+                running = self._running.get(caller, 0)
+                message = f"{running} requests of {caller} are running and {self.num_waiting(caller)} wait"
                 raise overloaded(message, seconds or 1.0) from None
             raise
 
     def take(self, caller: str, size: int = 1) -> None:
         """Take slots, also beyond the capacity."""
         self._size += size
-        self._running[caller] += size
+        self._running[caller] = self._running.get(caller, 0) + size
 
     def leave(self, caller: str, size: int = 1) -> None:
         """Give slots back, to the next callers in turn that may have one."""
-        self._size -= size
-        self._running[caller] -= size
+        self.take(caller, -size)
+        if not self._running[caller]:
+            del self._running[caller]
         for name in list(self._waiting):
-            if self._size >= self._capacity:
-                return
             queue = self._waiting[name]
             if not self._has_room(name):
                 continue
@@ -182,9 +191,10 @@ class FairSlots:
                 self.take(name)
 
     def _has_room(self, caller: str) -> bool:
-        return self._size < self._capacity and self._running[caller] < self.active.share(
-            caller, self._capacity, self._parts
-        )
+        if self._first_at_once and caller not in self._running:
+            return len(self._running) < self._capacity
+        share = self.active.share(caller, self._capacity, self._parts)
+        return self._size < self._capacity and self._running.get(caller, 0) < share
 
     def _forget(self, caller: str, granted: asyncio.Future[None]) -> None:
         queue = self._waiting.get(caller)

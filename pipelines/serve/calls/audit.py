@@ -44,14 +44,19 @@ class AuditLog:
         self.recent: deque[Record] = deque(maxlen=MAX_RECENT)
         """The newest calls, without arguments."""
         self._searches: OrderedDict[str, tuple[float, str, dict[str, int]]] = OrderedDict()
+        self._newest: dict[tuple[str, str], str] = {}
+        """Key and tool -> the key's newest search that lists the tool."""
         self._file: tuple[str, int] | None = None
 
     def add_search(self, key: str, query: str, tools: Sequence[str], index: str) -> str:
         """Log a search; returns its id."""
         search, now = "s" + secrets.token_hex(6), self._clock()
-        self._searches[search] = now, key, {tool: rank for rank, tool in enumerate(tools, 1)}
+        ranks = {tool: rank for rank, tool in enumerate(tools, 1)}
+        self._searches[search] = now, key, ranks
+        for tool in ranks:
+            self._newest[key, tool] = search
         while len(self._searches) > MAX_SEARCHES:
-            self._searches.popitem(last=False)
+            self._forget(*self._searches.popitem(last=False))
         record: Record = {"time": round(now, 3), "kind": "search", "search": search, "key": key}
         if self._settings.log_queries:
             record["query"] = query
@@ -88,12 +93,16 @@ class AuditLog:
         named = self._searches.get(search or "")
         if search and named and named[1] == key and tool in named[2]:
             return search, named[2][tool]
-        for identity, (then, owner, ranks) in reversed(self._searches.items()):
-            if now - then > FOLLOW_SECONDS:
-                break
-            if owner == key and tool in ranks:
-                return identity, ranks[tool]
+        identity = self._newest.get((key, tool), "")
+        if identity and now - self._searches[identity][0] <= FOLLOW_SECONDS:
+            return identity, self._searches[identity][2][tool]
         return None, None
+
+    def _forget(self, search: str, record: tuple[float, str, dict[str, int]]) -> None:
+        _, key, ranks = record
+        for tool in ranks:
+            if self._newest.get((key, tool)) == search:
+                del self._newest[key, tool]
 
     def _write(self, record: Record) -> None:
         """Append one line. A full disk is logged and does not fail the call, which has happened already."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelines.serve.calls.uses import UseCounts
 from pipelines.serve.catalogue.checks import TRUST_ALL
+from pipelines.serve.catalogue.feedback import FeedbackStore
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.settings import ServeConfig
 from retrievers.trust.ranks import TrustEvidence, apply_trust, explores
@@ -29,10 +30,12 @@ class TrustedRanks:
         self._screening = Screening([tools[tool] for tool in ids])
         self.read_uses()
 
-    def read_uses(self) -> None:
-        """Count the uses of tools that were logged since the last time."""
+    def read_uses(self, feedback: FeedbackStore | None = None) -> None:
+        """Count the uses of tools that were logged, or came into a shared database, since the last time."""
         if self.limits:
             self._uses.read()
+            for record in feedback.read_new() if feedback else ():
+                self._uses.count(record)
 
     def depth(self, k: int) -> int:
         """Ranks to look at, so that k are left."""

@@ -14,14 +14,15 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import mcp_types as types
-from mcp import Client, MCPError
-from mcp.shared.dispatcher import ProgressFnT
+from mcp import MCPError
+from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from pipelines.serve.calls.outcomes import CallFailure
-from pipelines.serve.catalogue.mcp_client import NOT_SENT
+from pipelines.serve.catalogue.mcp_client import McpConnection
 from pipelines.serve.catalogue.mcp_sync import McpFollower, ToolTarget
+from pipelines.serve.catalogue.stdio_requests import NOT_SENT, make_request
 from pipelines.serve.catalogue.stdio_transport import TOO_LARGE
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import ImportRules, McpSource
@@ -34,9 +35,15 @@ ATTEMPTS = 3
 MAX_MESSAGE = 500
 """Characters of a server's error message that are passed on."""
 State = Literal["starting", "up", "down"]
+
+
+def _result_type(value: Any) -> Any:
+    return value.get("resultType") if isinstance(value, dict) else None
+
+
 _Answer = Annotated[
     Annotated[types.CallToolResult, Tag("complete")] | Annotated[types.InputRequiredResult, Tag("input_required")],
-    Discriminator(lambda value: "input_required" if value.get("resultType") == "input_required" else "complete"),
+    Discriminator(lambda value: "input_required" if _result_type(value) == "input_required" else "complete"),
 ]
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(_Answer)
 log = logging.getLogger("rewrite-serve")
@@ -54,14 +61,14 @@ class McpUpstream(McpFollower):
         """Connections so far; each of a command is a start."""
         self.running = 0
         """Calls without an answer."""
-        self._client: Client | None = None
+        self._connection: McpConnection | None = None
         self._connected, self._closed, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         metrics.upstream_up.labels(source.name).set(0)
 
     @property
     def state(self) -> State:
         """`up`: calls can be sent now."""
-        return "up" if self._client is not None else "down" if self.starts or self.error else "starting"
+        return "up" if self._connection is not None else "down" if self.starts or self.error else "starting"
 
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT | None) -> types.CallToolResult:
         """Forward a call to the tool of this name, and return its result as it is."""
@@ -72,38 +79,47 @@ class McpUpstream(McpFollower):
         deadline = time.monotonic() + self.source.seconds
         try:
             for _ in range(ATTEMPTS):
-                client = await self._wait(min(deadline, time.monotonic() + START_SECONDS))
+                connection = await self._wait(min(deadline, time.monotonic() + START_SECONDS))
                 if tool not in self.tools:
                     raise CallFailure("not_callable", f"{name} no longer has this tool; search again")
                 try:
-                    return await self._send(client, tool, arguments, progress, deadline - time.monotonic())
+                    return await self._send(connection, tool, arguments, progress, deadline - time.monotonic())
                 except MCPError as error:
-                    if not _was_not_sent(error):
+                    if error.code != NOT_SENT:
                         raise self._failure(error) from None
-                    self._drop(client)
+                    self._drop(connection)
             raise self._unavailable()
         finally:
             self.running -= 1
 
     async def _send(
-        self, client: Client, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT | None, seconds: float
+        self,
+        connection: McpConnection,
+        tool: str,
+        arguments: Mapping[str, Any],
+        progress: ProgressFnT | None,
+        seconds: float,
     ) -> types.CallToolResult:
-        params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        """Send one request past the SDK's session, which takes longer than many a tool and checks output schemas."""
+        message = make_request("tools/call", {"name": tool, "arguments": arguments})
+        options: CallOptions = {}
+        connection.client.session._stamp(message, options)
+        if progress is not None:
+            message["params"].setdefault("_meta", {})["progressToken"] = message["id"]
         try:
-            # Not client.call_tool: it checks the result against the tool's output schema and drops one that differs.
-            answer = await client.session.send_request(
-                types.CallToolRequest(params=params),
-                _ANSWER,
-                request_read_timeout_seconds=max(0.001, seconds),
-                progress_callback=progress,
-            )
+            async with asyncio.timeout(max(0.001, seconds)):
+                answer = await connection.requests.send(message, options.get("headers", {}), progress)
+            result = _ANSWER.validate_python(answer, by_name=False)
+        except TimeoutError:
+            raise self._failure(MCPError(REQUEST_TIMEOUT, "")) from None
         except ValidationError:
-            message = f"{self.source.name} answered with something that is no result of a tool"
-            raise CallFailure("upstream_error", message) from None
-        if isinstance(answer, types.CallToolResult):
-            return answer
-        message = f"this tool of {self.source.name} asks its user for input, which is not passed on here"
-        raise CallFailure("upstream_error", message)
+            why = f"{self.source.name} answered with something that is no result of a tool"
+            raise CallFailure("upstream_error", why) from None
+        if isinstance(result, types.CallToolResult):
+            return result
+        raise CallFailure(
+            "upstream_error", f"this tool of {self.source.name} asks its user for input, which is not passed on here"
+        )
 
     def _failure(self, error: MCPError) -> CallFailure:
         name, maybe = self.source.name, "the call may have been carried out"
@@ -111,7 +127,7 @@ class McpUpstream(McpFollower):
             return CallFailure("timeout", f"{name} did not answer within {self.source.seconds:g} s; {maybe}")
         if error.code == CONNECTION_CLOSED:
             return CallFailure("lost", f"the connection to {name} broke during the call; {maybe}")
-        if error.code == TOO_LARGE or "answer is too large" in error.message:
+        if error.code == TOO_LARGE:
             limit = self._rules.bytes
             return CallFailure("too_large", f"{name} answered with more than {limit} bytes; ask for less, {maybe}")
         return CallFailure("upstream_error", f"{name} refused the call: {error.message[:MAX_MESSAGE]}")
@@ -121,22 +137,22 @@ class McpUpstream(McpFollower):
         message = f"{self.source.name} cannot be reached now{why}; the call was not sent, try again later"
         return CallFailure("unavailable", message)
 
-    async def _wait(self, deadline: float) -> Client:
-        """The connected client; a server that is down is tried again at once."""
-        while self._client is None:
+    async def _wait(self, deadline: float) -> McpConnection:
+        """The connection; a server that is down is tried again at once."""
+        while self._connection is None:
             self._wanted.set()
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await self._connected.wait()
             except TimeoutError:
                 raise self._unavailable() from None
-        return self._client
+        return self._connection
 
-    async def _follow(self, client: Client) -> None:
+    async def _follow(self, connection: McpConnection) -> None:
         """Follow until the connection breaks."""
         self._closed.clear()
-        following, closing = asyncio.create_task(super()._follow(client)), asyncio.create_task(self._closed.wait())
-        self._opened = client
+        following, closing = asyncio.create_task(super()._follow(connection)), asyncio.create_task(self._closed.wait())
+        self._opened = connection
         try:
             done, _ = await asyncio.wait({following, closing}, return_when=asyncio.FIRST_COMPLETED)
             if following in done:
@@ -145,7 +161,7 @@ class McpUpstream(McpFollower):
                 self.error = "the connection broke"
                 log.warning("MCP server %s: %s; it is started again", self.source.name, self.error)
         finally:
-            self._drop(client)
+            self._drop(connection)
             for task in (following, closing):
                 task.cancel()
             await asyncio.gather(following, closing, return_exceptions=True)
@@ -153,24 +169,24 @@ class McpUpstream(McpFollower):
     async def _sync(self, tools: Sequence[Tool]) -> None:
         """Take a list; the first one of a connection shows that the server works."""
         self.tools = {tool.name: tool for tool in tools}
-        if self._client is None and not self._closed.is_set():
-            self._client, self.starts = self._opened, self.starts + 1
+        if self._connection is None and not self._closed.is_set():
+            self._connection, self.starts = self._opened, self.starts + 1
             self._metrics.upstream_up.labels(self.source.name).set(1)
             self._metrics.upstream_starts.labels(self.source.name).inc()
             self._connected.set()
         await super()._sync(tools)
 
-    def _drop(self, client: Client) -> None:
+    def _drop(self, connection: McpConnection) -> None:
         """Take no more calls over this connection."""
-        if self._client is client:
-            self._client = None
+        if self._connection is connection:
+            self._connection = None
             self._metrics.upstream_up.labels(self.source.name).set(0)
             self._connected.clear()
             self._closed.set()
 
     def _on_close(self) -> None:
-        if self._client is not None:
-            self._drop(self._client)
+        if self._connection is not None:
+            self._drop(self._connection)
         self._closed.set()
 
     async def _rest(self, seconds: float) -> None:
@@ -181,8 +197,3 @@ class McpUpstream(McpFollower):
             async with asyncio.timeout(seconds - first):
                 await self._wanted.wait()
         self._wanted.clear()
-
-
-def _was_not_sent(error: MCPError) -> bool:
-    """True if the server cannot have seen the call: no connection, or it does not know the session any more."""
-    return error.code == NOT_SENT or error.message == "Session terminated"

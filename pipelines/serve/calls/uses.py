@@ -34,7 +34,7 @@ class UseCounts:
             for path in sorted([*folder.glob("feedback-*.jsonl"), *folder.glob("calls-*.jsonl")]):
                 try:
                     for record in self._new_records(path):
-                        self._count(record)
+                        self.count(record)
                 except OSError as error:
                     log.warning("uses of tools cannot be read: %s", error)
 
@@ -52,7 +52,8 @@ class UseCounts:
                 if isinstance(record, dict):
                     yield record
 
-    def _count(self, record: Mapping[str, Any]) -> None:
+    def count(self, record: Mapping[str, Any]) -> None:
+        """Count a record of feedback or of a call."""
         key, query = record.get("key"), record.get("utterance")
         tools = record.get("tools")
         if record.get("kind") == "call":

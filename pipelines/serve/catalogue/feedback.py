@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -20,6 +20,10 @@ class FeedbackStore(Protocol):
 
     def append(self, record: dict[str, Any]) -> None:
         """Store a record; it is safe when this returns."""
+        ...
+
+    def read_new(self) -> Sequence[dict[str, Any]]:
+        """Records in a shared database since the last time, also those of other servers."""
         ...
 
 
@@ -44,6 +48,10 @@ class FeedbackLog:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+    def read_new(self) -> Sequence[dict[str, Any]]:
+        """None: uses are counted from the files, beside those of calls."""
+        return ()
 
 
 def read_feedback(folder: Path) -> Iterator[dict[str, Any]]:

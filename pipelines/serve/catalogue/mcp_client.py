@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import mcp_types as types
@@ -22,6 +22,8 @@ from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
 
 from pipelines.serve.catalogue.fetch import Address, check_url
+from pipelines.serve.catalogue.http_requests import HttpRequests
+from pipelines.serve.catalogue.stdio_requests import NOT_SENT, Requests, StdioRequests
 from pipelines.serve.catalogue.stdio_transport import stdio_transport
 from pipelines.serve.errors import Refusal
 from pipelines.serve.settings import ImportRules, McpSource
@@ -33,8 +35,13 @@ log = logging.getLogger("rewrite-serve")
 
 MAX_TOOLS = 20_000
 """Tools per server; a longer list counts as endless."""
-NOT_SENT = -32_091
-"""JSON-RPC code of a request that never reached the server."""
+
+
+class McpConnection(NamedTuple):
+    """A connected client of the SDK, and the way past it for calls."""
+
+    client: Client
+    requests: Requests
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
@@ -44,6 +51,8 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._host, self._max_bytes = host, max_bytes
         self.contains_errors = False
         """Answer a failed request with a JSON-RPC error, so that the other requests of the connection live on."""
+        self.session_id = ""
+        """The session that the server opened, of protocols that have sessions."""
         self._address = f"[{address}]" if address.version == 6 else str(address)
         self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
 
@@ -62,6 +71,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         if 300 <= response.status_code < 400:
             await response.aclose()
             raise httpx2.UnsupportedProtocol("redirects are not followed")
+        self.session_id = response.headers.get("mcp-session-id", self.session_id)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _LimitedStream(response.stream, self._max_bytes)
         return response
@@ -101,8 +111,8 @@ async def connect(
     environment: dict[str, str] | None = None,
     on_close: Callable[[], object] = lambda: None,
     **more: Any,
-) -> AsyncIterator[Client]:
-    """A client of the source's server; any failure to connect raises a Refusal.
+) -> AsyncIterator[McpConnection]:
+    """A connection to the source's server; any failure to connect raises a Refusal.
 
     A command gets the given environment, else the few variables that the SDK considers harmless and those that the
     source names. `on_close` is called when a command's output ends.
@@ -111,12 +121,15 @@ async def connect(
         try:
             async with asyncio.timeout(rules.seconds):
                 server: Any = None
+                requests: Requests
                 transport: PinnedTransport | None = None
                 if source.url:
-                    server, transport = await stack.enter_async_context(_http(source, rules))
+                    http = await stack.enter_async_context(_http(source, rules, more.get("message_handler")))
+                    server, transport, requests = http
                 else:
                     environment = _environment(source) if environment is None else environment
-                    server = stdio_transport(source.command, environment, rules.bytes, on_close)
+                    requests = StdioRequests()
+                    server = stdio_transport(source.command, environment, rules.bytes, on_close, requests)
                 client = await stack.enter_async_context(Client(server, read_timeout_seconds=rules.seconds, **more))
                 if transport is not None:
                     transport.contains_errors = True
@@ -124,7 +137,7 @@ async def connect(
             raise
         except Exception as error:
             raise to_refusal(error) from error
-        yield client
+        yield McpConnection(client, requests)
 
 
 def _environment(source: McpSource) -> dict[str, str]:
@@ -150,7 +163,13 @@ def to_refusal(error: Exception) -> Refusal:
 
 
 @asynccontextmanager
-async def _http(source: McpSource, rules: ImportRules) -> AsyncIterator[tuple[Any, PinnedTransport]]:
+async def _http(
+    source: McpSource, rules: ImportRules, handler: Callable[[Any], Awaitable[None]] | None
+) -> AsyncIterator[tuple[Any, PinnedTransport, HttpRequests]]:
+    async def on_change() -> None:
+        if handler is not None:
+            await handler(types.ToolListChangedNotification())
+
     parts, address = await asyncio.to_thread(check_url, source.url, rules)
     key = os.environ.get(source.key_variable, "").strip() if source.key_variable else ""
     transport = PinnedTransport(parts.host, address, rules.bytes)
@@ -160,7 +179,13 @@ async def _http(source: McpSource, rules: ImportRules) -> AsyncIterator[tuple[An
         timeout=httpx2.Timeout(rules.seconds, read=None),  # notifications may take long; requests have own limits
         trust_env=False,
     ) as client:
-        yield streamable_http_client(source.url, http_client=client), transport
+        requests = HttpRequests(
+            source.url, address, key, rules.bytes, rules.seconds, lambda: transport.session_id, on_change
+        )
+        try:
+            yield streamable_http_client(source.url, http_client=client), transport, requests
+        finally:
+            await requests.close()
 
 
 async def read_tools(client: Client, provider: str, seconds: float) -> list[Tool]:
@@ -228,7 +253,7 @@ async def _lenient_page(client: Client, cursor: str | None) -> tuple[list[types.
 async def fetch_mcp_tools(source: McpSource, rules: ImportRules) -> list[Tool]:
     """The tools that a server has now."""
     try:
-        async with connect(source, rules) as client:
+        async with connect(source, rules) as (client, _):
             name = source.name or (client.server_info.name if client.server_info else "")
             return await read_tools(client, name, rules.seconds)
     except ExceptionGroup as group:  # from the SDK's task group

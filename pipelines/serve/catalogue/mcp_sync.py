@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import mcp_types as types
 from mcp import Client
 
-from pipelines.serve.catalogue.mcp_client import connect, read_tools, to_refusal
+from pipelines.serve.catalogue.mcp_client import McpConnection, connect, read_tools, to_refusal
 from pipelines.serve.errors import Refusal
 from pipelines.serve.settings import ImportRules, McpSource
 from retrievers.types import Tool
@@ -59,8 +59,8 @@ class McpFollower:
             try:
                 async with connect(
                     self._source, self._rules, on_close=self._on_close, message_handler=self._on_message
-                ) as client:
-                    await self._follow(client)
+                ) as connection:
+                    await self._follow(connection)
             except Exception as error:  # the server went away, or was never there
                 self.error = to_refusal(error).message
                 log.warning("MCP server %s: %s; the catalogue keeps its tools", self._source.name, self.error)
@@ -69,7 +69,8 @@ class McpFollower:
             await self._rest(min(self._pause, self._source.poll_seconds))
             self._pause = min(2 * self._pause, MAX_PAUSE)
 
-    async def _follow(self, client: Client) -> None:
+    async def _follow(self, connection: McpConnection) -> None:
+        client = connection.client
         listening = asyncio.create_task(self._listen(client))
         try:
             while True:

@@ -23,6 +23,9 @@ from anyio.abc import Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
+from pydantic_core import from_json
+
+from pipelines.serve.catalogue.stdio_requests import StdioRequests
 
 CHUNK = 65_536
 EDGE = 4_096
@@ -104,22 +107,29 @@ class Throttle:
 
 @asynccontextmanager
 async def stdio_transport(
-    command: Sequence[str], environment: dict[str, str] | None, max_bytes: int, on_close: Callable[[], object]
+    command: Sequence[str],
+    environment: dict[str, str] | None,
+    max_bytes: int,
+    on_close: Callable[[], object],
+    requests: StdioRequests,
 ) -> AsyncIterator[Streams]:
-    """The streams of a started server. `on_close` is called once its output ends."""
+    """The streams of a started server. `on_close` is called once its output ends. `requests`: past the streams."""
     process = await anyio.open_process(
         list(command), env=get_default_environment() | (environment or {}), stderr=None, start_new_session=True
     )
     arriving, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    assert process.stdin is not None
+    requests.open(process.stdin.send)
 
     async def read() -> None:
         try:
             async with arriving:
-                await _read(process, arriving, LineSplitter(max_bytes))
+                await _read(process, arriving, LineSplitter(max_bytes), requests)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             pass  # the session or the server has gone
         finally:
+            requests.close()
             on_close()
 
     async def write() -> None:
@@ -145,33 +155,45 @@ async def stdio_transport(
             tasks.cancel_scope.cancel()
 
 
-async def _read(process: Process, arriving: MemoryObjectSendStream[Any], splitter: LineSplitter) -> None:
+async def _read(
+    process: Process, arriving: MemoryObjectSendStream[Any], splitter: LineSplitter, requests: StdioRequests
+) -> None:
     assert process.stdout is not None
     throttle, warned = Throttle(NOTIFICATIONS_PER_SECOND), False
     with suppress(anyio.EndOfStream):
         while True:
             for line in splitter.feed(await process.stdout.receive(CHUNK)):
-                message = _parse(line)
-                is_answer = isinstance(message, types.JSONRPCResponse | types.JSONRPCError)
+                data = _parse(line)
+                is_answer = isinstance(data, dict) and "method" not in data and "id" in data
                 if not is_answer and (delay := throttle.delay()):
                     await asyncio.sleep(delay)
-                if message is not None:
+                if requests.take(data):
+                    continue
+                if (message := _to_message(data)) is not None:
                     await arriving.send(SessionMessage(message))
                 elif not warned:
                     warned = True
                     log.warning("an MCP server writes lines that are not JSON-RPC messages; they are skipped")
 
 
-def _parse(line: bytes | LongLine) -> types.JSONRPCMessage | None:
-    """The message of a line; None for what is not one, as servers that print to standard output write it."""
+def _parse(line: bytes | LongLine) -> Any:
+    """The JSON of a line; None for what is none, as servers that print to standard output write it."""
     if isinstance(line, LongLine):
         request = line.request_id()
         if request is None:
             raise ConnectionError("a message is too large, and it does not say which request it answers")
-        error = types.ErrorData(code=TOO_LARGE, message="the answer is too large")
-        return types.JSONRPCError(jsonrpc="2.0", id=request, error=error)
+        error = {"code": TOO_LARGE, "message": "the answer is too large"}
+        return {"jsonrpc": "2.0", "id": request, "error": error}
     try:
-        return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return from_json(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _to_message(data: Any) -> types.JSONRPCMessage | None:
+    """The message for the SDK's session; None if it is not one."""
+    try:
+        return types.jsonrpc_message_adapter.validate_python(data, by_name=False)
     except (ValueError, RecursionError):
         return None
 

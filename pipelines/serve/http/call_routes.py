@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import JsonValue
 
 from pipelines.serve.calls.outcomes import STATUS, CallFailure
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, reply
+from pipelines.serve.http.leaving import while_connected
 from pipelines.serve.schemas import calls as schemas
 
 router = APIRouter(tags=["calls"])
@@ -15,10 +16,13 @@ admin = APIRouter(tags=["admin"])
 
 
 @router.post("/v1/call", response_model=schemas.CallResponse, responses=errors(*BODY, 404, 502, 503, 504))
-async def call(body: schemas.CallRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
-    """Call a tool once. A tool that fails is no error of the request: `is_error` says so."""
+async def call(request: Request, body: schemas.CallRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
+    """Call a tool once. A tool that fails is no error of the request: `is_error` says so.
+
+    A caller who closes the connection cancels the call.
+    """
     try:
-        result = await gateway.calls.call(caller, body.tool, body.arguments)
+        result = await while_connected(request.receive, gateway.calls.call(caller, body.tool, body.arguments))
     except CallFailure as failure:
         retry_after = 1.0 if failure.outcome == "busy" else None
         raise Refusal(STATUS.get(failure.outcome, 500), failure.outcome, failure.message, retry_after) from None

@@ -61,12 +61,13 @@ def errors(*others: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def _gateway(request: Request) -> Gateway:
+async def _gateway(request: Request) -> Gateway:
+    """Get the gateway. Coroutine: FastAPI runs plain functions in a thread, which costs more than the search."""
     gateway: Gateway = request.app.state.gateway
     return gateway
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
 

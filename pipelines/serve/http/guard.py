@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -32,9 +33,13 @@ RUNNING_PARTS = 16
 """While others are active, a key has this fraction of the running requests: two of 32 keep a thread busy."""
 REPEATED = {400, 401, 403, 413, 415, 422, 429}
 """Refusals that a caller can repeat without end."""
-FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, 1.0
+FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, (0.5, 2.5)
 """Such refusals at once, and per second, that have no consequence; after more of them a connection takes its next
-request only after a pause, so that callers who repeat them cost little."""
+request only after a pause, so that callers who repeat them cost little. Pauses differ, or all would return at once."""
+SINGLE_HEADERS = {
+    name.encode() for name in "host authorization x-api-key content-length transfer-encoding content-type".split()
+}
+"""Headers that are read here, and could mean two things if they were sent twice."""
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -66,7 +71,8 @@ class Guard:
     def __init__(self, app: App, gate: Gate, limits: RequestLimits, hosts: frozenset[str], metrics: Metrics) -> None:
         """`hosts`: host names that callers may use; empty: any."""
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
-        self._in_flight, self._slots, self._errors = 0, FairSlots(limits.running, RUNNING_PARTS), ErrorBudget()
+        self._slots = FairSlots(limits.running, RUNNING_PARTS, first_at_once=True)
+        self._in_flight, self._errors = 0, ErrorBudget()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -105,7 +111,7 @@ class Guard:
             name = caller.name if caller else "-"
             log.info("%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, name, request_id)
         if is_paused:  # the caller has the whole answer, but the connection takes its next request later
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(random.uniform(*PAUSE_SECONDS))
             await send({"type": "http.response.body", "body": b""})
 
     def _admit(self, scope: Message) -> Caller:
@@ -114,11 +120,16 @@ class Guard:
         if sum(len(name) + len(value) for name, value in pairs) > MAX_HEADER_BYTES:
             raise Refusal(431, "headers_too_large", f"the headers are larger than {MAX_HEADER_BYTES} bytes")
 
+        given: dict[bytes, bytes] = {}
+        for name, value in pairs:
+            key = name.lower()
+            if key in given and key in SINGLE_HEADERS:
+                raise Refusal(400, "bad_request", f"the header {key.decode()} is sent twice")
+            given[key] = value
+
         def header(name: str) -> str | None:
-            values = [value for key, value in pairs if key.lower() == name.encode()]
-            if len(values) > 1:
-                raise Refusal(400, "bad_request", f"the header {name} is sent twice")
-            return values[0].decode("latin-1") if values else None
+            value = given.get(name.encode())
+            return None if value is None else value.decode("latin-1")
 
         if self._hosts and host_name(header("host") or "") not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer by that name")
@@ -151,6 +162,7 @@ class Guard:
                     turn.end()  # a caller that reads slowly keeps no other waiting
                     await send(message)
 
+                turn.spend_tokens = caller.spend_tokens
                 await self._app(scope, _replay(body, receive), send_after_turn)
         finally:
             self._count_in_flight(-1)

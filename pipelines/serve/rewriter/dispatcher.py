@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pipelines.serve.bounds.fairness import FairSlots, current_caller
+from pipelines.serve.bounds.costs import rewrite_tokens
+from pipelines.serve.bounds.fairness import FairSlots, current_caller, spend_tokens
 from pipelines.serve.errors import Reason, RewriteFailure
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.cache import RewriteCache
@@ -83,6 +84,9 @@ class RewriteDispatcher:
         caller, slots = current_caller(), self._slots
         if self.waiting(caller) >= slots.active.share(caller, self._max_waiting):
             raise RewriteFailure("busy")
+        text = "".join(message["content"] for message in prompt)
+        if not spend_tokens(rewrite_tokens([text], loaded.sampling.max_tokens * loaded.sampling.answers)):
+            raise RewriteFailure("budget")
         await slots.enter(caller, None)
         try:
             answer = await self._answer(loaded, prompt, hurried)

@@ -161,6 +161,21 @@ def test_one_pool_for_what_callers_confirm(gateway: Gateways, shared: DatabaseSe
     assert (first["utterance"], second["tools"]) == ("is it\nraining 0? 🌧 \x00", ["tool-001", "tool-002"])
 
 
+def test_feedback_at_one_gateway_proves_a_newcomer_at_another(gateway: Gateways) -> None:
+    trust = {"default": "new", "hold": [], "vetted": sorted({tool.provider for tool in varied_tools(60)})}
+    one, two = gateway(trust=trust), gateway(trust=trust)
+    assert one.client.put("/v1/tools/coat", json=COAT).status_code == 200
+    until(lambda: has(two, "coat"))
+
+    def ranks_first() -> bool:
+        return str(two.search("coatFinder weather", k=3)["results"][0]["tools"][0]["id"]) == "coat"
+
+    assert not ranks_first()
+    for number in range(3):
+        assert one.post("/v1/feedback", utterance=f"a coat {number}", tools=["coat"]).status_code == 200
+    until(ranks_first)
+
+
 def test_refusals_are_those_of_a_folder(gateway: Gateways) -> None:
     one = gateway()
     assert one.client.delete("/v1/tools/nobody").status_code == 404

@@ -107,6 +107,28 @@ def test_a_key_has_a_share_of_each_minute_and_of_the_moment(serve: Serve, model:
     assert refused.headers["Retry-After"] == "6"
 
 
+def test_a_key_has_tokens_of_the_rewriter_per_minute(serve: Serve, model: ModelServer) -> None:
+    key = make_key()[0]
+    server = serve(anonymous=["search"], keys=[entry(key, "search", tokens_per_minute=500)], rewriter=rewriter(model))
+    server.until_ready()
+    stop_the_clock(server, key)
+
+    def ask(text: str, **headers: str) -> str | None:
+        response = server.client.post("/v1/search", json={"utterance": text}, headers=headers)
+        [result] = response.json()["results"]
+        assert result["tools"]
+        return result["fallback"] and str(result["fallback"]["reason"])
+
+    own = {"Authorization": f"Bearer {key}"}
+    reasons = [ask(f"weather {number}", **own) for number in range(4)]
+    assert reasons[0] is None
+    assert reasons[-1] == "budget"
+    asked = len(model.asked)
+    assert ask("weather 0", **own) is None  # cached
+    assert len(model.asked) == asked
+    assert ask("weather 3") is None  # of another caller
+
+
 def test_callers_without_a_key_have_a_share_together(serve: Serve) -> None:
     key = make_key()[0]
     server = serve(anonymous=["search"], keys=[entry(key, "search")], limits={"anonymous_per_minute": 3})

@@ -8,6 +8,7 @@ const FALLBACKS = {
   unavailable: "The rewriter cannot be reached.",
   circuit_open: "The rewriter failed several times and is paused for a moment.",
   busy: "Too many requests are waiting for the rewriter.",
+  budget: "This key has used its share of the rewriter for this minute.",
   deadline: "The rewriter did not answer in time.",
   refused: "The model server rejected the request.",
   wrong_model: "Another model answered.",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from doubles import BM25_ONLY, plain_context, varied_tools
 from hostile_mcp import TOOLS, make_server
@@ -23,6 +24,7 @@ from serving import Running, running
 from waiting import until
 
 from pipelines.serve.calls import upstream
+from pipelines.serve.mcp import direct_calls
 from retrievers.index import build
 
 Serve = Callable[..., Running]
@@ -214,6 +216,36 @@ def test_a_caller_who_leaves_cancels_the_call(gateway: Running, journal: Path, m
     until(lambda: {"cancelled": "hang"} in lines(journal))
     until(lambda: gateway.gateway.calls.upstreams["hostile"].running == 0)
     assert lines(journal).count({"cancelled": "hang"}) == 1
+
+
+def test_a_caller_of_the_plain_route_who_leaves_cancels_too(gateway: Running, journal: Path) -> None:
+    body = {"tool": "hostile/hang", "arguments": {}}
+
+    async def work() -> None:
+        async with httpx2.AsyncClient(base_url=gateway.url, timeout=60) as client:
+            task = asyncio.create_task(client.post("/v1/call", json=body))
+            while not lines(journal):
+                await asyncio.sleep(0.01)
+            task.cancel()
+
+    asyncio.run(work())
+    until(lambda: {"cancelled": "hang"} in lines(journal))
+    until(lambda: gateway.gateway.calls.upstreams["hostile"].running == 0)
+    assert gateway.gateway.calls.audit.recent[-1]["outcome"] == "cancelled"
+
+
+def test_a_call_that_takes_long_is_answered_as_a_stream(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_calls, "PING_SECONDS", 0.1)
+    hanging = gateway.gateway.calls.upstreams["hostile"]
+    monkeypatch.setattr(hanging, "source", replace(hanging.source, seconds=0.5))
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "call_tool", "arguments": {"id": "hostile/hang"}}}  # fmt: skip
+    headers = {"Accept": "application/json, text/event-stream"}
+    answer = httpx2.post(f"{gateway.url}/mcp", json=body, headers=headers, timeout=60)
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert answer.text.count(": ping") >= 2
+    result = json.loads(answer.text.rpartition("data: ")[2])["result"]
+    assert (result["isError"], "did not answer within 0.5 s" in result["content"][0]["text"]) == (True, True)
 
 
 def test_an_answer_that_is_too_large_fails_alone_and_a_flood_harms_nobody(gateway: Running) -> None:

@@ -1,0 +1,144 @@
+"""Answers calls of tools at /mcp without the SDK's server, whose tasks, streams and checks cost more than a call.
+
+Only what is certain is taken: one `tools/call` of a tool that is forwarded, without progress. The SDK answers the rest,
+every mistake in the envelope included. A call that takes long is answered as a stream, so that proxies keep it open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.inbound import (
+    MCP_PARAM_HEADER_PREFIX,
+    MCP_PROTOCOL_VERSION_HEADER,
+    InboundLadderRejection,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+)
+from mcp_types import DEFAULT_NEGOTIATED_VERSION, SERVER_INFO_META_KEY, methods
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from pipelines.serve.http.guard import Message, Receive, Send
+from pipelines.serve.http.leaving import while_connected
+
+PING_SECONDS = 15.0
+"""Seconds after which a call is answered as a stream, and between signs of life on it."""
+PING = b": ping\r\n\r\n"
+_PARAM_HEADER = MCP_PARAM_HEADER_PREFIX.lower()
+_STREAM = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectCall:
+    """A `tools/call` request."""
+
+    id: int | str
+    name: str
+    arguments: dict[str, Any]
+    version: str
+
+
+def read_call(pairs: list[tuple[bytes, bytes]], body: bytes) -> DirectCall | None:
+    """The call of a request; None: the SDK must read it."""
+    if b'"tools/call"' not in body:
+        return None
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    accepted = headers.get("accept", "")
+    if "application/json" not in accepted or "text/event-stream" not in accepted or "mcp-session-id" in headers:
+        return None
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    version = _version(data, headers, pairs)
+    params = data.get("params") if isinstance(data, dict) else None
+    if version is None or not isinstance(params, dict):
+        return None
+    identity, name, arguments, meta = data.get("id"), params.get("name"), params.get("arguments"), params.get("_meta")
+    if data.get("jsonrpc") != "2.0" or data.get("method") != "tools/call" or not isinstance(name, str):
+        return None
+    if not isinstance(identity, int | str) or isinstance(identity, bool):
+        return None
+    if not isinstance(arguments, dict | None) or not isinstance(meta, dict | None) or "progressToken" in (meta or {}):
+        return None
+    return DirectCall(identity, name, arguments or {}, version)
+
+
+def _version(data: Any, headers: Mapping[str, str], pairs: list[tuple[bytes, bytes]]) -> str | None:
+    """The protocol version of a valid envelope; None if it is not certain."""
+    stated = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    if stated is None or stated in HANDSHAKE_PROTOCOL_VERSIONS:
+        return stated or DEFAULT_NEGOTIATED_VERSION
+    if not isinstance(data, dict) or any(name.startswith(_PARAM_HEADER) for name in headers):
+        return None
+    if find_duplicated_routing_header((name.decode("latin-1"), "") for name, _ in pairs):
+        return None
+    verdict = classify_inbound_request(data, headers=headers)
+    if isinstance(verdict, InboundLadderRejection) or not isinstance(verdict.client_capabilities, dict):
+        return None
+    return verdict.protocol_version
+
+
+class DirectAnswer:
+    """The answer to a call, as JSON, or as a stream once it takes long."""
+
+    def __init__(self, call: DirectCall, server_info: dict[str, Any], send: Send) -> None:
+        self._call, self._server_info, self._send = call, server_info, send
+        self._pinging: asyncio.Task[None] | None = None
+        self._streams = False
+
+    async def answer(self, work: Awaitable[types.CallToolResult], receive: Receive) -> None:
+        """Run the work while its caller is there, and send its result."""
+        timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._start_pinging)
+        try:
+            body = self._serialize(await while_connected(receive, work))
+        finally:
+            timer.cancel()
+            if self._pinging is not None:
+                self._pinging.cancel()
+                await asyncio.wait({self._pinging})
+        if self._streams:
+            body = b"event: message\r\ndata: " + body + b"\r\n\r\n"
+        else:
+            length = str(len(body)).encode()
+            await self._start([(b"content-type", b"application/json"), (b"content-length", length)])
+        await self._send({"type": "http.response.body", "body": body})
+
+    def _start_pinging(self) -> None:
+        self._pinging = asyncio.create_task(self._ping())
+
+    async def _ping(self) -> None:
+        self._streams = True
+        await self._start(_STREAM)
+        while True:
+            await self._send({"type": "http.response.body", "body": PING, "more_body": True})
+            await asyncio.sleep(PING_SECONDS)
+
+    async def _start(self, headers: list[tuple[bytes, bytes]]) -> None:
+        start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
+        await self._send(start)
+
+    def _serialize(self, result: types.CallToolResult) -> bytes:
+        """The JSON-RPC answer, with the fields of the caller's protocol version."""
+        version = self._call.version
+        dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        try:
+            shown = methods.serialize_server_result("tools/call", version, dumped)
+        except ValidationError:  # such as sound, which the earliest versions do not have
+            text = f"the tool's result cannot be expressed in version {version} of the protocol"
+            shown = {"content": [{"type": "text", "text": text}], "isError": True}
+        if version in MODERN_PROTOCOL_VERSIONS:
+            shown["resultType"] = "complete"
+            shown["_meta"] = {SERVER_INFO_META_KEY: self._server_info, **(shown.get("_meta") or {})}
+        answer = {"jsonrpc": "2.0", "id": self._call.id, "result": shown}
+        return json.dumps(answer, separators=(",", ":")).encode()

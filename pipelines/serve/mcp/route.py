@@ -1,0 +1,80 @@
+"""The MCP server as a route of the gateway, /mcp: stateless, so that every request stands for itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.routing import Route
+
+from pipelines.serve.errors import Refusal
+from pipelines.serve.gateway import Gateway
+from pipelines.serve.http.guard import Message, Receive, Send, send_refusal
+from pipelines.serve.mcp.direct_calls import DirectAnswer, read_call
+from pipelines.serve.mcp.listed_tools import ListedTools
+from pipelines.serve.mcp.server import HANDLERS, make_server, run_tool
+
+PATH = "/mcp"
+CALL = "call_tool"
+
+
+class McpRoute:
+    """The MCP server as a route of the gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._listed = gateway, ListedTools(gateway)
+        server = make_server(gateway, self._listed)
+        self._server_info = server.server_info_stamp
+        self._plain, self._streaming = (
+            StreamableHTTPSessionManager(
+                server,
+                json_response=json_response,
+                stateless=True,
+                max_request_body_size=gateway.config.limits.bytes,  # the guard checks it too
+            )
+            for json_response in (True, False)
+        )
+        self.route = Route(PATH, endpoint=self, methods=["POST"], include_in_schema=False)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Answer requests inside this context."""
+        async with self._plain.run(), self._streaming.run():
+            yield
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle one request. Pages of other origins are refused, as the protocol demands."""
+        scope["route"] = self.route  # for the log and the metrics
+        headers = dict(scope["headers"])
+        origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
+        if origin and origin.partition(b"://")[2] != host:
+            await send_refusal(send, Refusal(403, "forbidden", "web pages from elsewhere may not call this"))
+            return
+        first = await receive()  # the guard has read the whole body
+        messages = iter([first])
+
+        async def replay() -> Message:
+            return next(messages, None) or await receive()
+
+        body = first.get("body", b"")
+        if await self._answer_call(scope, body, replay, send):
+            return
+        # Calls with progress are answered as streams if the client takes them; leaving cancels.
+        streams = b"text/event-stream" in headers.get(b"accept", b"") and b'"tools/call"' in body
+        await (self._streaming if streams else self._plain).handle_request(scope, replay, send)
+
+    async def _answer_call(self, scope: Message, body: bytes, receive: Receive, send: Send) -> bool:
+        """Answer a call of a tool without the SDK; False: it is something else."""
+        call = read_call(scope["headers"], body)
+        if call is None:
+            return False
+        arguments = call.arguments
+        if call.name != CALL:
+            tool = self._listed.resolve(call.name) if call.name not in HANDLERS else None
+            if tool is None:
+                return False
+            arguments = {"id": tool, "arguments": arguments}
+        work = run_tool(self._gateway, scope["state"]["caller"], CALL, arguments, None)
+        await DirectAnswer(call, self._server_info, send).answer(work, receive)
+        return True
