@@ -20,7 +20,7 @@ job = $(eval $(call job_rule,$(strip $(1)),$(2),$(strip $(3))))
 # Models that do not come with a package, indexes, targets.
 $(call job,qwen,,hf download Qwen/Qwen2.5-Coder-0.5B-Instruct)
 $(call job,mpnet,,hf download sentence-transformers/all-mpnet-base-v2)
-$(foreach config,$(filter-out untrained tuned masstool learned,$(basename $(notdir $(wildcard configs/index/*.yaml)))),\
+$(foreach config,$(filter-out untrained tuned masstool learned needs,$(basename $(notdir $(wildcard configs/index/*.yaml)))),\
   $(call job,index-$(config),,rewrite-index build configs/index/$(config).yaml))
 TEXT_toollens := --set text=description
 build = rewrite-index build configs/index/$(1).yaml --set dataset=$(2) $(TEXT_$(2))
@@ -129,6 +129,28 @@ $(foreach name,mcpzero bfcl,$(call align_job,dpo-$(name),$(name),without-dpo,dpo
   $(call align_job,fast-$(name),$(name),without,fast,--set training.learning_rate=1.5e-5)\
   $(foreach seed,$(SEEDS),$(call align_job,dpo-$(name)-$(seed),$(name),without-dpo,dpo-$(seed),$(QUERIES_$(name)) \
   --set training.seed=$(seed) --set algo.samples.seed=$(seed))))
+
+# Rewriters that split requests with several needs, on catalogues never seen, in front of the default hybrid.
+RAPID := toollens toolbench toolbench_extra
+MANY := n8n fc_mix sgd nl2bash
+ONE := toole clinc150 hwu64
+AWAY := mcpzero mcp_mix ansible
+TEST := toollens toolbench mcpzero
+$(foreach name,$(RAPID) $(MANY) $(ONE) $(AWAY) apollo_tau,$(call job,needs-index-$(name),,\
+  rewrite-index build configs/index/needs.yaml --set dataset=$(name)))
+$(foreach name,$(RAPID) $(MANY) $(ONE) apollo_tau,$(call job,needs-targets-$(name),needs-index-$(name),rewrite-train targets \
+  configs/targets/needs.yaml --set dataset=$(name) $(if $(filter $(ONE),$(name)),--set abstain=0.6 --set max_examples=700)))
+OTHERS := "data=[$(foreach name,$(MANY) $(ONE),{targets: runs/needs/$(name)/targets}$(comma)) {targets: runs/needs/apollo_tau/targets}]"
+NEEDS_others := --set output=runs/needs/others --set $(OTHERS)
+# $(call needs_eval,CATALOGUE,FOLDER OF THE FINE-TUNING,FOLDER OF THE ALIGNMENT)
+needs_eval = $(call job,needs-eval-$(1),needs-index-$(1) needs-$(2),$(EVAL)/needs.yaml --set dataset=$(1) \
+  --set rewriters.sft.path=runs/needs/$(2) --set rewriters.grpo.path=runs/needs/$(3) $(if $(filter $(TEST),$(1)),--set split=test))
+$(call job,needs-sft,qwen $(addprefix needs-targets-,$(RAPID) $(ONE) apollo_tau),rewrite-train sft configs/sft/needs.yaml \
+  && $(ALIGN)/needs.yaml)
+$(call job,needs-others,qwen $(addprefix needs-targets-,$(MANY) $(ONE) apollo_tau),rewrite-train sft configs/sft/needs.yaml \
+  $(NEEDS_others) && $(ALIGN)/needs.yaml --set start.path=runs/needs/others --set output=runs/needs/others-grpo --set $(OTHERS))
+$(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),sft,grpo))
+$(foreach name,toollens toolbench,$(call needs_eval,$(name),others,others-grpo))
 
 # Every retriever behind every rewriter.
 $(call job,grid-mcpzero,index-mcpzero-learned index-mcpzero-masstool dpo-mcpzero,$(EVAL)/grid.yaml --set dataset=mcpzero \
