@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipelines.evaluate.published.figures import read_figures
 from pipelines.evaluate.published.keep import keep
 from pipelines.evaluate.published.page import page, page_rows, plot_csv
 from pipelines.evaluate.run import EvalConfig, Evaluation, evaluate, means
+from pipelines.evaluate.seeds import compare_seeds, read_run
 from pipelines.report.data import RewriterRow
 from pipelines.report.wording import find_row, p_clause
 from pipelines.runs import as_json, check_output, environment, write_files
@@ -109,6 +111,25 @@ def run_check(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     print(f"{verdict.right} figures as expected, {len(verdict.wrong)} not, {len(verdict.missing)} runs missing")
     return 1 if verdict.wrong or verdict.missing else 0
+
+
+def run_seeds(arguments: argparse.Namespace) -> int:
+    runs = [read_run(folder, arguments.system, arguments.against, arguments.metric) for folder in arguments.folders]
+    rows = compare_seeds(runs)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return 0
+    width = max(len(row.data) for row in rows)
+    print(f"{arguments.metric}: {arguments.against} -> {arguments.system}")
+    for row in rows:
+        print(
+            f"{row.data.ljust(width)}  {row.before:.3f} -> {row.after:.3f}  {row.after - row.before:+.3f} "
+            f"({row.interval[0]:+.3f} to {row.interval[1]:+.3f})  p {row.p_value:.4f}, Holm {row.p_holm:.4f}  "
+            f"{row.runs} runs from {row.starts} trainings, {row.queries} queries"
+        )
+    if any(row.runs == 1 for row in rows):
+        print("a data set with one run says nothing about seeds: its interval knows queries only", file=sys.stderr)
+    return 0
 
 
 def table(evaluation: Evaluation) -> str:
