@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http import call_routes, quarantine_routes, routes, tool_routes
+from pipelines.serve.http import call_routes, quarantine_routes, routes, stream_routes, tool_routes
 from pipelines.serve.http.guard import App, Guard, Message, Receive, Send, error_body, refusal_headers
 from pipelines.serve.http.leaving import CallerLeft
 from pipelines.serve.mcp.route import PATH as MCP_PATH
@@ -57,7 +57,7 @@ def make_app(gateway: Gateway) -> App:
         generate_unique_id_function=lambda route: route.name,
     )
     api.state.gateway = gateway
-    routers = [routes.router, tool_routes.router, call_routes.router]
+    routers = [routes.router, stream_routes.router, tool_routes.router, call_routes.router]
     if config.page:
         routers += [page_routes.router, data_routes.router]
     if config.admin:

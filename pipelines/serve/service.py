@@ -98,6 +98,12 @@ class SearchService:
             timings_ms=state.timings.finish(self._metrics),
         )
 
+    def is_improved(self, request: schemas.SearchRequest) -> bool:
+        """True if a rewriter or a reranker may change the raw ranking."""
+        loaded = self._dispatcher.loaded if self._dispatcher else None
+        reranks = self._reranker is not None and request.rerank == "auto"
+        return reranks or self._not_asked(request.rewrite, loaded) is None
+
     async def rewrite(self, request: schemas.RewriteBody, access: AccessRules = ANY_TOOL) -> schemas.RewriteResponse:
         """Rewrite without a search; a template that shows tools gets those of the raw search."""
         if self._dispatcher is None:

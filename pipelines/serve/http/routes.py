@@ -35,14 +35,21 @@ async def search(body: schemas.SearchRequest, gateway: GatewayDep, caller: Calle
     """
     check_query(gateway, caller, "search", body.utterance, body.k, body.format, body.rewrite != "off")
     response = await gateway.service.search(body, caller.access)
-    if gateway.calls.can_call:
-        utterances = [body.utterance] if isinstance(body.utterance, str) else body.utterance
-        for utterance, result in zip(utterances, response.results, strict=True):
-            gateway.calls.audit.add_search(
-                caller.name, utterance, [tool.id for tool in result.tools], response.fingerprints.index
-            )
+    note_search(gateway, caller, body, response)
     pieces = await gateway.service.answers.dump(response, body.k)
     return Response(pieces[0], media_type="application/json") if len(pieces) == 1 else ReplyInPieces(pieces)
+
+
+def note_search(
+    gateway: GatewayDep, caller: CallerDep, body: schemas.SearchRequest, response: schemas.SearchResponse
+) -> None:
+    """Keep the search for the calls that may follow it."""
+    if not gateway.calls.can_call:
+        return
+    utterances = [body.utterance] if isinstance(body.utterance, str) else body.utterance
+    for utterance, result in zip(utterances, response.results, strict=True):
+        tools = [tool.id for tool in result.tools]
+        gateway.calls.audit.add_search(caller.name, utterance, tools, response.fingerprints.index)
 
 
 @router.post("/v1/rewrite", response_model=schemas.RewriteResponse, responses=errors(*BODY, 404, 503), tags=["search"])

@@ -79,7 +79,8 @@ def test_the_document_is_whole(server: Running) -> None:
     document = server.client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     assert set(document["paths"]) == {
-        "/healthz", "/readyz", "/metrics", "/v1/search", "/v1/rewrite", "/v1/feedback", "/v1/models", "/v1/tools",
+        "/healthz", "/readyz", "/metrics", "/v1/search", "/v1/search/stream", "/v1/rewrite", "/v1/feedback",
+            "/v1/models", "/v1/tools",
         "/v1/tools/{tool_id}", "/v1/admin/import", "/v1/admin/reload", "/v1/admin/held", "/v1/admin/held/approve",
             "/v1/admin/held/reject",
         "/v1/about", "/v1/labels", "/v1/catalogue/read", "/v1/findings", "/v1/reports", "/v1/reports/{name}",
