@@ -15,6 +15,8 @@ ACTIVE_SECONDS = 10.0
 """A caller counts as active for this time after a request."""
 SHARE = 4
 """While others are active, a caller gets at most one part of this number."""
+MAX_REST = 0.25
+"""Seconds that a slot of a caller with more requests than its share rests after one of them, at most."""
 _caller: ContextVar[str] = ContextVar("caller", default="")
 
 
@@ -50,6 +52,7 @@ class Turn:
 
     def __init__(self, slots: FairSlots, caller: str) -> None:
         self._slots, self._caller, self._size, self._outside, self._held = slots, caller, 1, 0, True
+        self._since = time.monotonic()
         self.spend_tokens: Callable[[int], bool] = lambda tokens: True
         """Charges tokens of the rewriter to the caller; False if it has too few left."""
         self.callbacks: list[Callable[[], None]] = []
@@ -58,7 +61,7 @@ class Turn:
     def end(self) -> None:
         """Give the slot back; nothing happens the second time."""
         if self._held and not self._outside:
-            self._slots.leave(self._caller, self._size)
+            self._slots.leave_after_rest(self._caller, self._size, time.monotonic() - self._since)
         self._held = False
 
     def grow(self, size: int) -> None:
@@ -79,6 +82,7 @@ class Turn:
             self._outside -= 1
             if self._held and not self._outside:
                 self._slots.take(self._caller, self._size)
+                self._since = time.monotonic()
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
@@ -172,6 +176,14 @@ class FairSlots:
         """Take slots, also beyond the capacity."""
         self._size += size
         self._running[caller] = self._running.get(caller, 0) + size
+
+    def leave_after_rest(self, caller: str, size: int, seconds: float) -> None:
+        """Give slots back. A caller with more requests than its share rests first, for as long as this one ran: half of
+        the time is left to others, whatever a request costs."""
+        if self.num_waiting(caller) and not self.active.is_alone(caller):
+            asyncio.get_running_loop().call_later(min(seconds, MAX_REST), self.leave, caller, size)
+        else:
+            self.leave(caller, size)
 
     def leave(self, caller: str, size: int = 1) -> None:
         """Give slots back, to the next callers in turn that may have one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Sequence
 
@@ -72,6 +73,23 @@ def test_a_first_request_does_not_wait_for_a_flood_that_was_alone() -> None:
         await slots.enter("third", 0.01)
 
     asyncio.run(main())
+
+
+def test_a_flood_rests_as_long_as_it_ran_while_others_are_active() -> None:
+    async def main() -> list[float]:
+        slots, taken = FairSlots(1), list[float]()
+        loop = asyncio.get_running_loop()
+        slots.active.note("polite")
+
+        async def request() -> None:
+            async with slots.turn("flood", PATIENCE):
+                taken.append(loop.time())
+                await asyncio.sleep(0.03)
+
+        await asyncio.gather(*(request() for _ in range(3)))
+        return [later - earlier for earlier, later in itertools.pairwise(taken)]
+
+    assert min(asyncio.run(main())) > 0.055
 
 
 def test_a_request_that_waits_too_long_is_refused_with_a_time() -> None:
