@@ -92,10 +92,11 @@ async def half_headers(target: Target) -> None:
     began = time.monotonic()
     try:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: ")
-        while not reader.at_eof():
+        ended = asyncio.ensure_future(reader.read(READ_BYTES))
+        while not ended.done():
             writer.write(b"a")
             await writer.drain()
-            await asyncio.wait([asyncio.ensure_future(reader.read(READ_BYTES))], timeout=PAUSE)
+            await asyncio.wait([ended], timeout=PAUSE)
     finally:
         writer.close()
         target.figures.add("closed", seconds=time.monotonic() - began)

@@ -15,7 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.guard import App, Message, Receive, Send, send_refusal
+from pipelines.serve.http.guard import MAX_HEADER_BYTES, App, Message, Receive, Send, send_refusal
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import ConnectionLimits
 
@@ -24,6 +24,8 @@ HEALTH_CONNECTIONS = 16
 """Connections beyond the limits that may only ask for health."""
 HEALTH_SECONDS = 2.0
 """Time for their headers."""
+MAX_UNFINISHED = 4 * MAX_HEADER_BYTES
+"""Bytes of headers without an end; the parser keeps all of them, and the guard sees only complete ones."""
 OTHER_HANDLES = 64
 """File handles that are left for files, the database and the rewriter."""
 LOG_SECONDS = 30.0
@@ -76,9 +78,9 @@ class ConnectionTable:
         for connection in list(self._all()):
             seconds = HEALTH_SECONDS if connection.is_for_health else self._limits.header_seconds
             if connection.headers_since is not None and now - connection.headers_since > seconds:
-                self._abort(connection, "headers")
+                self.abort(connection, "headers")
             elif connection.stalled_seconds(now) > self._limits.stall_seconds:
-                self._abort(connection, "unread")
+                self.abort(connection, "unread")
         if self._closed and now - self._logged > LOG_SECONDS:
             self._logged = now
             log.warning("connections closed: %s", ", ".join(f"{why} {count}" for why, count in self._closed.items()))
@@ -94,10 +96,11 @@ class ConnectionTable:
         ]
         if not waiting:
             return False
-        self._abort(next((one for one in waiting if one.headers_since is not None), waiting[0]), reason)
+        self.abort(next((one for one in waiting if one.headers_since is not None), waiting[0]), reason)
         return True
 
-    def _abort(self, connection: Connection, reason: str) -> None:
+    def abort(self, connection: Connection, reason: str) -> None:
+        """Close a connection at once."""
         connection.headers_since = None
         connection.transport.abort()
         self.remove(connection)
@@ -121,6 +124,7 @@ class Connection(HttpToolsProtocol):
     headers_since: float | None = None
     """Start of headers that are not complete; None: idle, or a request is running."""
     _unread, _unread_since = 0, 0.0
+    _in_headers, _header_bytes = False, 0
 
     @property
     def is_waiting(self) -> bool:
@@ -145,6 +149,20 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if not self.is_waiting:
             self.headers_since = None
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_UNFINISHED:
+                self.table.abort(self, "headers")
+
+    def on_message_begin(self) -> None:
+        """Begin to count the bytes of headers."""
+        super().on_message_begin()
+        self._in_headers, self._header_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """End the count."""
+        self._in_headers = False
+        super().on_headers_complete()
 
     def stalled_seconds(self, now: float) -> float:
         """Seconds in which the caller has taken nothing of its answer."""

@@ -78,6 +78,15 @@ def test_headers_that_never_end_are_let_go(index: Path, data: bytes) -> None:
         assert metric(server, 'connections_closed_total{reason="headers"}') == 20
 
 
+def test_headers_without_an_end_are_not_kept(index: Path) -> None:
+    with bounded(index, **LOOSE) as server, ExitStack() as stack:
+        [attack] = opened(stack, server.port, HALF)
+        with pytest.raises(ConnectionError):
+            attack.sendall(b"a" * 60_000_000)
+        assert metric(server, "connections_closed_total{") >= 1
+        assert server.search("weather")["results"]
+
+
 def test_headers_in_pieces_are_read_and_the_next_request_has_its_own_time(index: Path) -> None:
     with bounded(index, header_seconds=0.6, idle_seconds=60.0) as server, ExitStack() as stack:
         [connection] = opened(stack, server.port, b"GET /healthz HTTP/1.1\r\nHost: loc")
