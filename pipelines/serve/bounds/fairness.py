@@ -179,7 +179,7 @@ class FairSlots:
 
     def leave_after_rest(self, caller: str, size: int, seconds: float) -> None:
         """Give slots back. A caller with more requests than its share rests first, for as long as this one ran: half of
-        the time is left to others, whatever a request costs."""
+        the time is left to others."""
         if self.num_waiting(caller) and not self.active.is_alone(caller):
             asyncio.get_running_loop().call_later(min(seconds, MAX_REST), self.leave, caller, size)
         else:
