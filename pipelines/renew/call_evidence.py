@@ -1,14 +1,20 @@
-"""Weak evidence from a gateway's log of calls: a call that followed a search and succeeded.
+"""Weak evidence from a gateway's log of calls, weighed per query and tool, each key once per kind of evidence:
+
++1          a call that followed a search and succeeded
++retried    a call that succeeded after a second search right after the first: for the first query
+-failed     a call that failed
+-ignored    a tool of the first ranks that was passed over: another was called, or none
 
 A call is a model's choice, so three rules bound what one caller can teach: a tool counts once enough keys have called
-it with success, a tool that failed for a query at least as often as it succeeded does not count for that query, and
-one key contributes a limited number of queries.
+it with success, it needs half the support that the best tool of the query has, and one key contributes a limited
+number of examples.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.data.dataset import stable_hash
@@ -17,6 +23,32 @@ from pipelines.renew.settings import Sources
 
 FAILURES = ("tool_error", "upstream_error")
 """Outcomes that speak against a tool; the others are failures of the connection or of the caller."""
+SHOWN = 3
+"""First ranks that a caller is assumed to have read."""
+RETRY_SECONDS = 60.0
+"""A second search of a key within this time may be the same request in other words."""
+MIN_SHARED = 0.2
+"""Share of the shorter text's words that both searches must have for that."""
+AGREEMENT = 0.5
+"""Share of the support of the query's best tool that a tool needs."""
+Pair = tuple[str, str]
+"""A normalized query and a tool."""
+
+
+@dataclass(slots=True)
+class _Search:
+    text: str
+    key: str
+    time: float
+    shown: tuple[str, ...]
+    retries: _Search | None = None
+    """The search that this one repeats in other words."""
+    called: set[str] = field(default_factory=set)
+    succeeded: bool = False
+
+    @property
+    def query(self) -> str:
+        return normalize_utterance(self.text)
 
 
 class CallEvidence:
@@ -24,11 +56,12 @@ class CallEvidence:
 
     def __init__(self, sources: Sources, left_out: Counter[str]) -> None:
         self._sources, self._left_out = sources, left_out
-        self._queries: dict[str, str] = {}
-        self._called: set[str] = set()
-        self._successes: dict[tuple[str, str], set[str]] = defaultdict(set)
-        """Keys by query and tool."""
-        self._failures: Counter[tuple[str, str]] = Counter()
+        self._searches: dict[str, _Search] = {}
+        self._newest: dict[str, _Search] = {}
+        self._successes: defaultdict[Pair, set[str]] = defaultdict(set)
+        """Keys by query and tool, as in the following."""
+        self._retried: defaultdict[Pair, set[str]] = defaultdict(set)
+        self._failures: defaultdict[Pair, set[str]] = defaultdict(set)
         self._texts: dict[str, str] = {}
 
     def read(self, rows: Iterable[Any]) -> None:
@@ -38,55 +71,108 @@ class CallEvidence:
                 self._left_out["lines that are no search or call"] += 1
             elif self._sources.keys and row.get("key") not in self._sources.keys:
                 self._left_out["other keys"] += 1
-            elif row["kind"] == "search":
-                if isinstance(row.get("query"), str):
-                    self._queries[str(row.get("search"))] = row["query"]
-                else:
-                    self._left_out["searches without a query (`calls.log_queries`)"] += 1
-            else:
+            elif row["kind"] == "call":
                 self._take_call(row)
+            elif isinstance(row.get("query"), str):
+                self._take_search(row)
+            else:
+                self._left_out["searches without a query (`calls.log_queries`)"] += 1
+
+    def _take_search(self, row: dict[str, Any]) -> None:
+        tools, then = row.get("tools"), row.get("time")
+        shown = tuple(str(tool) for tool in tools[:SHOWN]) if isinstance(tools, list) else ()
+        time = float(then) if isinstance(then, int | float) else 0.0
+        search = _Search(row["query"], str(row.get("key")), time, shown)
+        before = self._newest.get(search.key)
+        if before is not None and not before.succeeded and _is_retry(before, search):
+            search.retries = before
+        self._newest[search.key] = self._searches[str(row.get("search"))] = search
+        self._texts.setdefault(search.query, search.text)
 
     def _take_call(self, row: dict[str, Any]) -> None:
-        search = str(row.get("search"))
-        query = self._queries.get(search)
-        if query is None:
+        search = self._searches.get(str(row.get("search")))
+        if search is None:
             self._left_out["calls without a search"] += 1
             return
-        self._called.add(search)
-        pair = normalize_utterance(query), str(row.get("tool"))
-        self._texts.setdefault(pair[0], query)
+        tool, key = str(row.get("tool")), str(row.get("key"))
+        search.called.add(tool)
         if row.get("outcome") == "ok":
-            self._successes[pair].add(str(row.get("key")))
+            search.succeeded = True
+            self._successes[search.query, tool].add(key)
+            earlier = search.retries
+            while earlier is not None:
+                self._retried[earlier.query, tool].add(key)
+                earlier = earlier.retries
         elif row.get("outcome") in FAILURES:
-            self._failures[pair] += 1
+            self._failures[search.query, tool].add(key)
             self._left_out["failed calls"] += 1
 
     def examples(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Queries with the tools that the evidence supports."""
-        if unused := len(self._queries.keys() - self._called):
+        if unused := sum(not search.called for search in self._searches.values()):
             self._left_out["searches without a call"] += unused
-        callers: dict[str, set[str]] = defaultdict(set)
-        for (_, tool), keys in self._successes.items():
-            callers[tool] |= keys
-        tools: dict[str, list[str]] = defaultdict(list)
-        owners: dict[str, set[str]] = defaultdict(set)
-        for (query, tool), keys in self._successes.items():
-            if len(callers[tool]) < self._sources.min_callers:
-                self._left_out["tools that too few keys call"] += 1
-            elif self._failures[query, tool] >= len(keys):
-                self._left_out["tools that fail as often as they succeed"] += 1
+        support = self._within_shares(self._support())
+        best: defaultdict[str, float] = defaultdict(float)
+        for (query, _), value in support.items():
+            best[query] = max(best[query], value)
+        tools: defaultdict[str, list[str]] = defaultdict(list)
+        for (query, tool), value in support.items():
+            if value < AGREEMENT * best[query]:
+                self._left_out["tools that fewer agree on"] += 1
             else:
                 tools[query].append(tool)
-                owners[query] |= keys
-        yield from ((self._texts[query], tuple(tools[query])) for query in self._within_shares(owners))
+        yield from ((self._texts[query], tuple(tools[query])) for query in sorted(tools, key=stable_hash))
 
-    def _within_shares(self, owners: dict[str, set[str]]) -> Iterator[str]:
-        """Queries of which at least one key has not reached its share, in the order of a hash."""
-        used: Counter[str] = Counter()
-        for query in sorted(owners, key=stable_hash):
-            limit = self._sources.max_per_key
-            if limit and all(used[key] >= limit for key in owners[query]):
+    def _support(self) -> dict[Pair, float]:
+        """Sum of the weights of all pairs that have enough of it."""
+        weights = self._sources.weights
+        ignored: defaultdict[Pair, set[str]] = defaultdict(set)
+        for search in self._searches.values():
+            for tool in _passed_over(search):
+                ignored[search.query, tool].add(search.key)
+        callers: defaultdict[str, set[str]] = defaultdict(set)
+        for (_, tool), keys in self._successes.items():
+            callers[tool] |= keys
+        support = {}
+        for pair in self._successes.keys() | self._retried.keys():
+            value = (
+                len(self._successes.get(pair, ()))
+                + weights.retried * len(self._retried.get(pair, ()))
+                - weights.failed * len(self._failures.get(pair, ()))
+                - weights.ignored * len(ignored.get(pair, ()))
+            )
+            if len(callers[pair[1]]) < self._sources.min_callers:
+                self._left_out["tools that too few keys call"] += 1
+            elif value < weights.min_support:
+                self._left_out["tools that more speaks against"] += 1
+            else:
+                support[pair] = value
+        return support
+
+    def _within_shares(self, support: Mapping[Pair, float]) -> dict[Pair, float]:
+        """Pairs of which at least one key has not reached its share, in the order of a hash."""
+        limit, used = self._sources.max_per_key, Counter[str]()
+        within = {}
+        for pair in sorted(support, key=lambda pair: stable_hash("\0".join(pair))):
+            owners = self._successes.get(pair, set()) | self._retried.get(pair, set())
+            if limit and all(used[key] >= limit for key in owners):
                 self._left_out["beyond a key's share"] += 1
                 continue
-            used.update(owners[query])
-            yield query
+            used.update(owners)
+            within[pair] = support[pair]
+        return within
+
+
+def _is_retry(before: _Search, search: _Search) -> bool:
+    """True if the second search may be the first request in other words, and not another request."""
+    first, second = set(before.query.split()), set(search.query.split())
+    shared = len(first & second) / max(1, min(len(first), len(second)))
+    return 0 <= search.time - before.time <= RETRY_SECONDS and first != second and shared >= MIN_SHARED
+
+
+def _passed_over(search: _Search) -> tuple[str, ...]:
+    """Tools that the caller saw and did not call: those above the first called one, or all if none was called."""
+    called = [rank for rank, tool in enumerate(search.shown) if tool in search.called]
+    if search.called and not called:
+        return search.shown
+    return search.shown[: called[0]] if called else search.shown

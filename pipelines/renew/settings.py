@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Gt, Interval
 
 from pipelines.database.settings import DatabaseSettings
 from pipelines.rewriters import RewriterSettings
@@ -40,6 +40,20 @@ class LiveSystem:
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceWeights:
+    """Weights of evidence from logs of calls, per query, tool and key; a call that succeeded weighs 1."""
+
+    retried: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    """A call that succeeded after a second search right after the first one, for the first query."""
+    failed: Annotated[float, Ge(0)] = 1.0
+    """A call that failed, against the tool."""
+    ignored: Annotated[float, Ge(0)] = 0.25
+    """A tool of the first three ranks that was passed over, against the tool."""
+    min_support: Annotated[float, Gt(0)] = 0.5
+    """Sum from which on a tool counts for a query."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Sources of training data, and what is left out of them."""
 
@@ -52,7 +66,8 @@ class Sources:
     min_callers: Annotated[int, Ge(1)] = 1
     """API keys that must have called a tool with success before calls count as evidence for it."""
     max_per_key: Annotated[int, Ge(0)] = 0
-    """Queries that the calls of one key may contribute; 0: no limit."""
+    """Examples that the calls of one key may contribute; 0: no limit."""
+    weights: EvidenceWeights = EvidenceWeights()
     database: DatabaseSettings | None = None
     """Database in which several gateways share feedback."""
     datasets: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from pipelines.renew.settings import Sources
+from pipelines.renew.settings import EvidenceWeights, Sources
 from pipelines.renew.sources import read_records
 from pipelines.serve.calls.audit import AuditLog
 from pipelines.serve.calls.settings import CallSettings
@@ -39,8 +39,35 @@ def test_successful_calls_after_a_search_are_learned(tmp_path: Path) -> None:
         "failed calls": 1,
         "calls without a search": 1,
         "searches without a call": 1,
-        "tools that fail as often as they succeed": 1,
+        "tools that more speaks against": 1,
     }
+
+
+def test_a_second_search_teaches_the_first_query(tmp_path: Path) -> None:
+    clock = iter(range(0, 100_000, 10))
+    log = AuditLog(CallSettings(log=str(tmp_path), log_queries=True), clock=lambda: float(next(clock)))
+    log.add_search("a", "put my notes away", ["mail/send"], "f")
+    log.add_search("a", "archive my notes", ["files/move"], "f")
+    log.add_call("a", "files/move", {}, 0.1, "ok")
+    log.add_search("a", "remind me of lunch", ["mail/send"], "f")
+    log.add_search("a", "weather in Rome", ["weather/now"], "f")  # another request, not the same in other words
+    log.add_call("a", "weather/now", {}, 0.1, "ok")
+    expected = {"archive my notes": {"files/move"}, "weather in Rome": {"weather/now"}}
+    assert read(tmp_path, weights=EvidenceWeights(retried=0.5))[0] == {"put my notes away": {"files/move"}, **expected}
+    assert read(tmp_path, weights=EvidenceWeights(retried=0.25))[0] == expected  # below `min_support`
+
+
+def test_what_is_passed_over_and_what_few_agree_on_does_not_count(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    for key in ("a", "b", "c"):
+        log.add_search(key, "read my notes", ["evil/read", "files/read"], "f")
+        log.add_call(key, "files/read", {}, 0.1, "ok")
+    log.add_search("hostile", "read my notes", ["evil/read", "files/read"], "f")
+    log.add_call("hostile", "evil/read", {}, 0.1, "ok")
+    records, left_out = read(tmp_path, weights=EvidenceWeights(ignored=0.0))
+    assert (records, left_out) == ({"read my notes": {"files/read"}}, {"tools that fewer agree on": 1})
+    records, left_out = read(tmp_path, weights=EvidenceWeights(ignored=0.25))
+    assert (records, left_out) == ({"read my notes": {"files/read"}}, {"tools that more speaks against": 1})
 
 
 def test_one_key_teaches_only_its_share_and_tools_need_several(tmp_path: Path) -> None:
@@ -58,6 +85,10 @@ def test_one_key_teaches_only_its_share_and_tools_need_several(tmp_path: Path) -
     }
     records, left_out = read(tmp_path, max_per_key=5)
     assert (len(records), left_out["beyond a key's share"]) == (7, 45)
+    for number in range(50):  # the same queries from an honest key lend the hostile one no share
+        log.add_search("c", f"request {number}", ["good/tool"], "f")
+        log.add_call("c", "good/tool", {}, 0.1, "ok")
+    assert sum("evil/tool" in tools for tools in read(tmp_path, max_per_key=5)[0].values()) == 5
     assert read(tmp_path, keys=("a",))[0] == {"honest request of a": {"good/tool"}}
 
 
