@@ -9,11 +9,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.dispatcher import ProgressFnT
 
+from pipelines.serve.bounds.costs import Cost
 from pipelines.serve.bounds.fairness import outside
 from pipelines.serve.calls.api import ApiUpstream
 from pipelines.serve.calls.api_request import DESTRUCTIVE
@@ -105,6 +107,7 @@ class CallService:
             upstream = tool.provider if tool.provider in self._counts else ""
             result = await self._forward(caller, tool, arguments, progress)
             outcome = "tool_error" if result.is_error else "ok"
+            _charge_size(caller, result)
             return result
         except CallFailure as failure:
             outcome = failure.outcome
@@ -175,6 +178,14 @@ class CallService:
         if destructive and not access.may_destroy(tool.id, tool.provider):
             message = "this tool changes or deletes what exists; the key needs it in `access.destructive`"
             raise CallFailure("forbidden", message)
+
+
+def _charge_size(caller: Caller, result: types.CallToolResult) -> None:
+    """Charge a large result to the key, as a large answer to a search is; a key without units left keeps the result."""
+    size = sum(len(getattr(part, "text", "") or getattr(part, "data", "")) for part in result.content)
+    with suppress(Refusal):
+        for _ in range(Cost(searches=0, bytes=size).units):
+            caller.charge("call")
 
 
 def is_destructive(tool: Tool) -> bool:
