@@ -57,9 +57,9 @@ class VectorBook:
         self._encoder, self._context = Encoder(context.find_model("bundled:tools"), 64, "cpu"), context
         self.ids = [tool.id for tool in data.tools]
         self.tools = embed(self._encoder, [document(tool) for tool in data.tools], context)
-        asked = [query for gold in data.gold.values() for query in gold]
+        queries = [query for gold in data.gold.values() for query in gold]
         self._vectors: dict[str, np.ndarray] = {}
-        self._add([data.queries[query].text for query in asked])
+        self._add([data.queries[query].text for query in queries])
         self.rewordings = self._reword(data, pool)
         self._add(list(self.rewordings.values()))
 
@@ -117,7 +117,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Who uses the gateway, and what bounds what is learned."""
+    """Callers of the gateway, and the bounds of learning."""
 
     careless: int = 0
     hostile: int = 0
@@ -126,7 +126,7 @@ class Scenario:
 
 
 def examples_of(folder: Path, bounds: Mapping[str, int], weights: EvidenceWeights) -> dict[str, tuple[str, ...]]:
-    """What renew makes of a log."""
+    """Examples that renew makes of a log."""
     sources = Sources(calls=(str(folder),), weights=weights, **bounds)
     return {record.utterance: record.tools for record in read_records(sources, Counter())}
 

@@ -1,7 +1,7 @@
 """Simulated agents that search and call over a log as a gateway writes it: honest, careless and hostile ones.
 
 An honest agent searches for a request, and mostly recognises the right tool in the list; if it is not there, it mostly
-searches again in other words. A careless one calls whatever is first. A hostile one calls one tool for every request.
+searches again in other words. A careless one calls the first tool. A hostile one calls one tool for every request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SimulatedUse:
         return bool(self._rng.random() < share)
 
     def use(self, search: Search, uses: int, careless: int = 0, hostile: int = 0) -> None:
-        """Let agents work; careless and hostile ones have a key each, and so many uses per ten of honest agents."""
+        """Let agents work; careless and hostile ones have a key each, and this number of uses per ten of honest agents."""
         for _ in range(uses):
             self._honest(f"honest-{self._rng.integers(HONEST)}", search)
             for name, extra in (("careless", careless), ("hostile", hostile)):
