@@ -59,7 +59,7 @@ class SimulatedUse:
         return bool(self._rng.random() < share)
 
     def use(self, search: Search, uses: int, careless: int = 0, hostile: int = 0) -> None:
-        """Let agents work; careless and hostile ones have a key each, and this number of uses per ten of honest agents."""
+        """Let agents work. `careless`, `hostile`: uses of the one such key, per ten uses of honest ones."""
         for _ in range(uses):
             self._honest(f"honest-{self._rng.integers(HONEST)}", search)
             for name, extra in (("careless", careless), ("hostile", hostile)):
