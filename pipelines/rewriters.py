@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelines import config as configs
 from pipelines.models import find_base, find_model
+from pipelines.onnx_rewriters import load_onnx
 from pipelines.phrasing import NAMES
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
@@ -18,6 +19,7 @@ from rewrite.folder import CARD_FILE, RewriterFolder, open_rewriter
 from rewrite.rewriter import Rewriter
 from rewrite.settings import (
     BackendSettings,
+    OnnxSettings,
     ReplaySettings,
     RulesSettings,
     Sampling,
@@ -146,7 +148,10 @@ def make_rewriter(settings: RewriterSettings, device: str | None = None) -> tupl
 
 def load_rewriter(settings: RewriterSettings, parts: RewriterParts, device: str | None = None) -> Rewriter:
     """Load the rewriter of these parts; takes time and memory."""
-    backend = make_backend(settings.backend, parts.model, parts.adapter, device)
+    if isinstance(settings.backend, OnnxSettings) and parts.model is not None:
+        backend = load_onnx(settings.backend, parts.model, parts.adapter, parts.template)
+    else:
+        backend = make_backend(settings.backend, parts.model, parts.adapter, device)
     return Rewriter(parts.template, backend, settings.sampling)
 
 
