@@ -25,7 +25,7 @@ from http_load import ChildProcess, percentile, utterances
 from serve_rewriting import wait_for
 
 from pipelines.models import find_model
-from pipelines.onnx_rewriters import find_converted
+from pipelines.rewriters import find_converted
 from pipelines.serve.rewriter.settings import ManagedVllm
 from pipelines.serve.rewriter.vllm_process import MODEL_NAME, command_line
 from rewrite.backends.base import Backend
@@ -78,8 +78,8 @@ def start_vllm(model: Path) -> tuple[ChildProcess, int]:
 
 def cpu_seconds(process: psutil.Process) -> float:
     """CPU time of a process and its children so far."""
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
+    times = [member.cpu_times() for member in (process, *process.children(recursive=True))]
+    return float(sum(used.user + used.system for used in times))
 
 
 Times = dict[str, dict[str, list[float]]]
