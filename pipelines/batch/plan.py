@@ -66,8 +66,9 @@ class BatchPlan:
             if sampling["answers"] == 1:  # votes need several answers
                 del sampling["max_lines"], sampling["min_votes"]
             rewriter = {**facts, "template_hash": template, "sampling": sampling}
-            if (dtype := getattr(self.config.rewriter.backend, "dtype", None)) is not None:
-                rewriter["dtype"] = dtype
+            for key in ("dtype", "bits"):
+                if (value := getattr(self.config.rewriter.backend, key, None)) is not None:
+                    rewriter[key] = value
         index, settings = self.fingerprint, asdict(self.config.input)
         return {
             "rewriter": rewriter,

@@ -19,6 +19,7 @@ from retrievers.errors import BadInput
 
 ENGINES = {
     "vllm": "vLLM, managed",
+    "onnx": "ONNX Runtime GenAI, in this process",
     "servers": "servers elsewhere",
     "transformers": "transformers, in this process",
     "rules": "rules",
@@ -64,7 +65,7 @@ class Server(uvicorn.Server):
         if self.started:
             config, catalogue, rewriter = self._gateway.config, self._gateway.catalogue, self._gateway.rewriter
             index, host = catalogue.current.index, f"[{config.host}]" if ":" in config.host else config.host
-            engine = f"rewriter by {ENGINES[rewriter.settings.backend.kind]}" if rewriter else "no rewriter"
+            engine = f"rewriter by {ENGINES[rewriter.settings.engine.kind]}" if rewriter else "no rewriter"
             self.announce(
                 f"rewrite-serve: http://{host}:{self.port}, {len(index.tools)} tools, {catalogue.retriever}, "
                 f"fingerprint {index.fingerprint}, {engine}"

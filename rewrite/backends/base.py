@@ -67,6 +67,7 @@ class ModelFreeBackend:
 BACKENDS = {
     "transformers": "rewrite.backends.in_process:TransformersBackend",
     "vllm": "rewrite.backends.vllm_engine:VllmBackend",
+    "onnx": "rewrite.backends.onnx_engine:OnnxBackend",
     "server": "rewrite.backends.server:ServerBackend",
     "rules": "rewrite.backends.rules:RulesBackend",
     "replay": "rewrite.backends.replay:ReplayBackend",

@@ -20,10 +20,10 @@ OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")
 """Messages of torch (GPU and machine), safetensors and the system when memory runs out."""
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path, config_file: str = "config.json") -> Any:
     """The tokenizer of a model folder; one without a chat template is refused."""
-    if not (folder / "config.json").is_file():
-        raise RewriteError(f"{folder} is not a model folder: it holds no config.json")
+    if not (folder / config_file).is_file():
+        raise RewriteError(f"{folder} is not a model folder: it holds no {config_file}")
     with loading(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     check_chat_template(tokenizer)

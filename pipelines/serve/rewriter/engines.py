@@ -26,7 +26,7 @@ from rewrite.settings import ServerSettings
 
 LOAD_SECONDS = 60.0
 """Seconds for a server to load an adapter."""
-LOCAL_BATCH = {"transformers": 8, "rules": 64}
+LOCAL_BATCH = {"transformers": 8, "onnx": 1, "rules": 64}
 """Answers per batch of an engine in this process."""
 log = logging.getLogger("rewrite-serve")
 
@@ -76,7 +76,7 @@ class RewriterEngine(ABC):
         settings = self._settings
         budget = await asyncio.to_thread(PromptBudget, backend, parts.template, settings.sampling.max_tokens)
         fusion = choose_fusion(settings, parts)
-        facts = describe(parts) | {"engine": settings.backend.kind}
+        facts = describe(parts) | {"engine": settings.engine.kind}
         return LoadedRewriter(model, parts.template, budget, settings.sampling, parts.phrasing, fusion, facts)
 
 
@@ -101,7 +101,7 @@ class LocalEngine(RewriterEngine):
         await self._add(parts, await asyncio.to_thread(self._load_backend, parts))
 
     async def _add(self, parts: RewriterParts, backend: Backend) -> None:
-        kind, name = self._settings.backend.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
+        kind, name = self._settings.engine.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
         loaded = await self._loaded(name, parts, backend)
         batch_size = max(1, LOCAL_BATCH[kind] // self._settings.sampling.answers)
         endpoint = LocalEndpoint(kind, backend, name, self._breaker(), batch_size)
@@ -130,7 +130,7 @@ class ServersEngine(RewriterEngine):
     _clients: HttpClients
 
     async def start(self) -> None:
-        engine = self._settings.backend
+        engine = self._settings.engine
         assert isinstance(engine, ExternalServers)
         self._model, self._key_variable, self._loads_adapter = engine.model, engine.key_variable, engine.load_adapter
         self._context = engine.context
@@ -203,8 +203,8 @@ class VllmEngine(ServersEngine):
 
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
-        assert isinstance(setup.settings.backend, ManagedVllm)
-        self._vllm, self._context = setup.settings.backend, setup.settings.backend.context
+        assert isinstance(setup.settings.engine, ManagedVllm)
+        self._vllm, self._context = setup.settings.engine, setup.settings.engine.context
         self._lora_rank = self._rank_for(self.parts)
         self._process: VllmProcess | None = None
         self._task: asyncio.Task[None] | None = None
@@ -282,7 +282,7 @@ def choose_fusion(settings: ServedRewriter, parts: RewriterParts) -> RewriteFusi
 
 def make_engine(setup: EngineSetup) -> RewriterEngine:
     """The engine that the settings name; nothing is started yet."""
-    match setup.settings.backend:
+    match setup.settings.engine:
         case ManagedVllm():
             return VllmEngine(setup)
         case ExternalServers():

@@ -36,12 +36,12 @@ class RewriterManager:
 
         `second`: an adapter that the managed vLLM has to serve too.
         """
-        self.settings = settings = choose_engine(settings)
+        self.settings = settings = choose_engine(settings, shares_vllm=second is not None)
         parts = find_parts(settings.to_rewriter_settings())
-        if second is not None and (not isinstance(settings.backend, ManagedVllm) or parts.model != second.base):
+        if second is not None and (not isinstance(settings.engine, ManagedVllm) or parts.model != second.base):
             raise BadInput(
                 f"the reranker shares the rewriter's vLLM only if both have the base {second.base}, and this rewriter "
-                f"is {parts.model or 'elsewhere'} by {settings.backend.kind}; set `rerank.engine` to transformers"
+                f"is {parts.model or 'elsewhere'} by {settings.engine.kind}; set `rerank.engine` to transformers"
             )
         self.dispatcher = RewriteDispatcher(settings.concurrency, metrics, choose_fusion(settings, parts))
         self._metrics = metrics

@@ -13,6 +13,7 @@ from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
 from rewrite.settings import (
     BackendSettings,
+    OnnxSettings,
     RulesSettings,
     Sampling,
     ServerSettings,
@@ -68,7 +69,7 @@ class ExternalServers:
             ServerSettings(url, self.model)
 
 
-ServedBackend = ManagedVllm | ServerSettings | ExternalServers | TransformersSettings | RulesSettings
+ServedBackend = ManagedVllm | OnnxSettings | ServerSettings | ExternalServers | TransformersSettings | RulesSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class ServedRewriter:
     sampling: Sampling = field(default_factory=Sampling)
     fusion: RewriteFusion | None = None
     """How to fuse its lists with the raw ranking; None: as the rewriter's card says."""
-    backend: ServedBackend = field(default_factory=ManagedVllm)
+    backend: ServedBackend | None = None
+    """None: ONNX Runtime GenAI (kind onnx) on a machine without a GPU where it is installed, otherwise vLLM."""
     concurrency: Annotated[int, Ge(1)] = 64
     """Utterances at the model at the same time; as many again may wait."""
     max_failures: Annotated[int, Ge(1)] = 5
@@ -94,15 +96,20 @@ class ServedRewriter:
     def __post_init__(self) -> None:
         self.to_rewriter_settings()
 
+    @property
+    def engine(self) -> ServedBackend:
+        """The backend; vLLM where none is named."""
+        return self.backend or ManagedVllm()
+
     def to_rewriter_settings(self) -> RewriterSettings:
         """The same rewriter in the settings of evaluation and batch jobs."""
         backend: BackendSettings
-        if isinstance(self.backend, ExternalServers):
-            own = self.backend
+        own = self.engine
+        if isinstance(own, ExternalServers):
             backend = ServerSettings(
                 own.urls[0], own.model, key_variable=own.key_variable, timeout=10.0, retries=0, context=own.context
             )
         else:
-            backend = self.backend
+            backend = own
         template = self.template or ("needs" if isinstance(backend, RulesSettings) else None)
         return RewriterSettings(self.path, self.base, template, backend, self.sampling, self.phrasing, self.fusion)
