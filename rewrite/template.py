@@ -110,7 +110,8 @@ class Template:
                 queries.setdefault(line)
         lines = tuple(queries)[: self.max_lines]
         status: Status = "rewritten" if lines else "unparseable"
-        return Rewrite(lines, status, answer.text, answer.tokens, answer.finished)
+        votes = answer.votes if len(answer.votes) == len(lines) else ()
+        return Rewrite(lines, status, answer.text, answer.tokens, answer.finished, votes=votes)
 
     def outcome(self, rewrite: Rewrite, utterance: str) -> Outcome:
         """The status of a rewrite; `echo` where every line is the utterance, but for case and punctuation."""

@@ -35,6 +35,8 @@ class Answer:
     tokens: int
     finished: bool = True
     """False where it was cut at the token limit."""
+    votes: tuple[int, ...] = ()
+    """Where it was merged of several answers: per line, the number of those that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,5 @@ class Rewrite:
     """False where the answer was cut: its last line is not read, unless it is the only one."""
     cut: int = 0
     """Candidates that did not fit into the prompt."""
+    votes: tuple[int, ...] = ()
+    """Per line, the number of answers that have it; empty for a single answer."""

@@ -14,11 +14,13 @@ from rewrite.template import Template
 from rewrite.types import Answer, Rewrite
 
 
-def vote_lines(rewrites: Sequence[Rewrite], max_lines: int, min_votes: int = 1) -> tuple[str, ...]:
-    """Lines with at least `min_votes`, those with the most first; none where more rewrites leave the query alone."""
+def vote_lines(rewrites: Sequence[Rewrite], max_lines: int, min_votes: int = 1) -> dict[str, int]:
+    """Lines and their votes, those with the most first; none where more rewrites leave the query alone."""
     votes = Counter(line for rewrite in rewrites for line in rewrite.lines).most_common(max_lines)
     abstained = sum(rewrite.status == "none" for rewrite in rewrites)
-    return () if not votes or votes[0][1] < abstained else tuple(line for line, count in votes if count >= min_votes)
+    if not votes or votes[0][1] < abstained:
+        return {}
+    return {line: count for line, count in votes if count >= min_votes}
 
 
 def merge_answers(template: Template, answers: Sequence[Answer], sampling: Sampling) -> Answer:
@@ -30,4 +32,5 @@ def merge_answers(template: Template, answers: Sequence[Answer], sampling: Sampl
     rewrites = [template.parse(answer) for answer in answers]
     if all(rewrite.status == "unparseable" for rewrite in rewrites):
         return Answer(answers[0].text, tokens, answers[0].finished)
-    return Answer(template.write(vote_lines(rewrites, sampling.max_lines, sampling.min_votes)), tokens)
+    votes = vote_lines(rewrites, sampling.max_lines, sampling.min_votes)
+    return Answer(template.write(list(votes)), tokens, votes=tuple(votes.values())[: template.max_lines])

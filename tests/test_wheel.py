@@ -1,4 +1,4 @@
-"""The wheel holds everything that the README uses: installed elsewhere, its commands work in an empty folder."""
+"""The wheel holds everything that the README uses: in a new environment its commands work in an empty folder."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
+from killing import started
 from paths import ROOT
 
 from pipelines.cli.main import PARSERS
@@ -30,9 +33,20 @@ print(search.search(["free swimming lanes"], k=3)[0].ids)
 Run = Callable[..., str]
 
 
+def program(site: Path, name: str) -> str:
+    """A command of the environment with the wheel."""
+    return str(site.parents[2] / "bin" / name)
+
+
+def wheel_environment(folder: Path) -> dict[str, str]:
+    """Variables under which nothing of this repository is found."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, "TOOLREWRITE_CACHE": str(folder / "cache")}
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the sources, installed without its dependencies, which this environment has."""
+    """The wheel of a copy of the sources, installed into a new environment, which sees the libraries of this one."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "source").mkdir()
     for name in (*SOURCES, *TEXTS):
@@ -44,9 +58,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source")]
     subprocess.run(build, check=True)
     [wheel] = folder.glob("*.whl")
-    subprocess.run([*pip, "install", *offline, "--target", str(folder / "site"), str(wheel)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    [site] = (folder / "venv").glob("lib/python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))  # its own .pth files are not read, nor this code
+    into = ["--python", str(folder / "venv/bin/python"), "install"]
+    subprocess.run([*pip, *into, *offline, str(wheel)], check=True)
     shutil.rmtree(folder / "source")
-    return folder / "site"
+    return site
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +72,12 @@ def run(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run a command of the wheel in an empty folder; returns its output."""
     folder = tmp_path_factory.mktemp("empty")
     shutil.copy(ROOT / "docs/examples/leisure-openapi.yaml", folder / "my-openapi.yaml")
-    environment = {**os.environ, "PYTHONPATH": str(site), "TOOLREWRITE_CACHE": str(folder / "cache")}
+    environment = wheel_environment(folder)
 
     def command(name: str, *words: str) -> str:
-        program = sys.executable if name == "python" else str(site / "bin" / name)
-        done = subprocess.run([program, *words], cwd=folder, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [program(site, name), *words], cwd=folder, env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -84,6 +103,18 @@ def test_the_readme_works_in_an_empty_folder(run: Run, site: Path) -> None:
     assert "leisure/laneAvailability" in run("rewrite-index", "search", "runs/mine/index", "free swimming lanes")
     assert "leisure/laneAvailability" in run("python", "-c", PROGRAM, str(site))
     assert "masstool" in run("rewrite-index", "search", "bundled:sample", "will I need a coat tonight")
+
+
+def test_the_server_finds_the_sample_and_starts(site: Path, tmp_path: Path) -> None:
+    command = [program(site, "rewrite-serve"), "--set", "port=0", "--set", "retriever=bm25"]  # no model to load
+    with started(command, cwd=tmp_path, env=wheel_environment(tmp_path), text=True, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert ", 224 tools, bm25, " in line
+        url = line.split()[1].rstrip(",")
+        assert "<title>toolrewrite</title>" in httpx.get(url, trust_env=False).text
+        found = httpx.post(f"{url}/v1/search", json={"utterance": "a visa for Chile"}, trust_env=False).json()
+        assert "wayfarer_desk/visa-check" in [tool["id"] for tool in found["results"][0]["tools"]]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         return 0
     check_output(Path(config.output))
     evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
-    write_evaluation(evaluation)
+    headline = write_evaluation(evaluation)
     print(table(evaluation))
     if evaluation.groups:
         print(f"\n{groups(evaluation)}")
@@ -60,7 +60,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         print(f"\n{gains(evaluation)}")
     if evaluation.rewriters:
         print(f"\n{rewrites(evaluation)}")
-    print(f"\n{config.output}/report.html, metrics.json, *.trec")
+    print(f"\n{headline}\n{config.output}/report.html, metrics.json, *.trec")
     return 0
 
 

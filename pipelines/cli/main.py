@@ -199,6 +199,7 @@ def serve_parser() -> argparse.ArgumentParser:
     for command in (server, mcp):
         config_arguments(command, "configs/serve/", default=DEFAULT_SERVER, metavar="CONFIG|INDEX")
         device_argument(command)
+    server.add_argument("--open", action="store_true", help="open the page in the browser once the server listens")
     return parser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,11 +33,23 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
         def announce(self, line: str) -> None:
             print(line, flush=True)
+            if arguments.open:
+                open_page(line.split()[1].rstrip(","))
 
     server = PrintingServer(Gateway(config, arguments.device))
     tune_interpreter()
     server.run()
     return 0 if server.started else 1
+
+
+def open_page(url: str) -> None:
+    """Open the page in a browser with windows, where there is one; a browser of the terminal would take it over."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        import webbrowser
+
+        webbrowser.open(url)
+    else:
+        print(f"there is no desktop here; open {url} in a browser, Ctrl-C ends the server", flush=True)
 
 
 def run_mcp(arguments: argparse.Namespace) -> int:

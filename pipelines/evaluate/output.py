@@ -23,6 +23,7 @@ from pipelines.report.data import (
     SystemChanges,
     SystemRow,
 )
+from pipelines.report.wording import headline
 from pipelines.runs import as_json, environment, write_files
 
 SHOWN = 12
@@ -30,8 +31,8 @@ SHOWN = 12
 METRIC = "recall@5"
 
 
-def write_evaluation(evaluation: Evaluation) -> None:
-    """Write the run folder."""
+def write_evaluation(evaluation: Evaluation) -> str:
+    """Write the run folder; returns the report's headline."""
     config, world = evaluation.config, environment()
     facts = {
         **{name: world[name] for name in ("command", "date", "machine", "python")},
@@ -39,15 +40,17 @@ def write_evaluation(evaluation: Evaluation) -> None:
         "seed": str(config.seed),
         "tests": "paired randomisation, 10,000 rounds; bootstrap intervals, 2,000 rounds; Holm's correction",
     }
+    data = report_data(evaluation, facts)
     files = {
         "config.yaml": configs.dump(config),
         "environment.json": as_json(world),
         **{f"{name}.trec": write_run(answer.rankings, name) for name, answer in evaluation.answers.items()},
         "queries.jsonl": "".join(_query_line(evaluation, row) for row in range(len(evaluation.order))),
-        "report.html": render(report_data(evaluation, facts)),
+        "report.html": render(data),
         "metrics.json": as_json(evaluation.summary()),
     }
     write_files(Path(config.output), files)
+    return headline(data)
 
 
 def _query_line(evaluation: Evaluation, row: int) -> str:

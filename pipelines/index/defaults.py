@@ -22,6 +22,17 @@ UNTRAINED = ("hybrid", "dense", "milvus", "bm25")
 SAMPLE_THRESHOLD = 0.5
 """Keeps .98 of the sample's dev utterances that need a tool; not meant for other indexes."""
 
+SAMPLE_EXAMPLES = (
+    "got to be in Manchester by 10 on Tuesday, pick a train from Sheffield and pop it in my diary",
+    "On an Agnès Varda kick. Everything she directed, and which ones I can stream in France?",
+    "teenager. my credit card. game skins. make it stop",
+    "¿Dónde puedo ver El laberinto del fauno sin pagar? Vivo en México",
+    "Wann ist der Strom heute Nacht am billigsten, PLZ 04109",
+    "看看家里还有哪些灯开着，全给我关掉",
+    "thanks, that was all I needed",
+)
+"""Requests to the sample whose tools are found, in four languages; the last one needs no tool."""
+
 
 def best_retriever(index: Index) -> str:
     """Default retriever of an index; of equals, the first in the manifest."""
@@ -49,6 +60,11 @@ def _priority(manifest: Manifest, name: str) -> int:
 def default_threshold(reference: str) -> float | None:
     """Default threshold of the detector; None: the one that dev chose for the index."""
     return SAMPLE_THRESHOLD if reference == SAMPLE else None
+
+
+def default_examples(reference: str) -> tuple[str, ...]:
+    """Requests that a page offers to begin with; none for other indexes than the sample."""
+    return SAMPLE_EXAMPLES if reference == SAMPLE else ()
 
 
 def index_folder(reference: str) -> Path:

@@ -42,6 +42,8 @@ class SearchedQuery:
     lines: Sequence[Ranking]
     min_score: float | None
     min_probability: float | None
+    fused: Ranking | None = None
+    """The order before the reranker; None: none was at work."""
 
 
 class AnswerBuilder:
@@ -94,7 +96,7 @@ class AnswerBuilder:
             query.utterance, ranking, rankings, query.min_score, query.min_probability
         )
         return {
-            "tools": found_tools(snapshot, fitting, query.raw, query.lines),
+            "tools": found_tools(snapshot, fitting, query.raw, query.lines, query.fused),
             "nothing_fits": explain_empty(fitting, self._metrics),
             "definitions": definitions.build(fitting.ranking.ids) if definitions else None,
         }

@@ -12,8 +12,9 @@ from pipelines.calibration import FittingTools
 from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.schemas.search import Filters, FoundTool, ListRank, NothingFitsOut
+from pipelines.serve.schemas.search import Filters, FoundTool, ListRank, NothingFitsOut, RewriteOut
 from retrievers.types import Ranking, ToolId
+from rewrite.types import Outcome, Rewrite
 
 ToolFilter = Callable[[ToolId], bool]
 Made = TypeVar("Made")
@@ -74,6 +75,12 @@ def keep_allowed(ranking: Ranking, is_allowed: ToolFilter) -> Ranking:
     return ranking.without({tool for tool in ranking.ids if not is_allowed(tool)})
 
 
+def describe_rewrite(rewrite: Rewrite, status: Outcome, cached: bool) -> RewriteOut:
+    """The rewrite as a part of an answer."""
+    lines, votes = list(rewrite.lines), list(rewrite.votes)
+    return RewriteOut(status=status, lines=lines, votes=votes, cached=cached, finished=rewrite.finished)
+
+
 def explain_empty(fitting: FittingTools, metrics: Metrics) -> NothingFitsOut | None:
     """Reason why a threshold left no tool, which is also counted; None: it left some, or there was none."""
     reason = fitting.nothing_fits
@@ -83,10 +90,14 @@ def explain_empty(fitting: FittingTools, metrics: Metrics) -> NothingFitsOut | N
     return NothingFitsOut(**asdict(reason), message=str(reason))
 
 
-def found_tools(snapshot: Snapshot, fitting: FittingTools, raw: Ranking, lines: Sequence[Ranking]) -> list[FoundTool]:
-    """The tools of an answer, with their ranks in the raw ranking and in those of the rewrite's lines."""
+def found_tools(
+    snapshot: Snapshot, fitting: FittingTools, raw: Ranking, lines: Sequence[Ranking], fused: Ranking | None = None
+) -> list[FoundTool]:
+    """The tools of an answer, with their ranks in the raw ranking, in those of the rewrite's lines, and before the
+    reranker (`fused`)."""
     lists = [("raw", raw), *((f"line {number}", ranking) for number, ranking in enumerate(lines, 1))]
     ranks = [(name, {tool: rank for rank, tool in enumerate(ranking.ids, 1)}) for name, ranking in lists]
+    before = {tool: rank for rank, tool in enumerate(fused.ids, 1)} if fused else {}
     tools = []
     unknown = [None] * len(fitting.ranking)
     rows = zip(fitting.ranking, fitting.relevance or unknown, fitting.probabilities or unknown, strict=True)
@@ -103,6 +114,7 @@ def found_tools(snapshot: Snapshot, fitting: FittingTools, raw: Ranking, lines: 
                 relevance=relevance,
                 probability=probability,
                 found_by=[ListRank(list=name, rank=by_id[tool.id]) for name, by_id in ranks if tool.id in by_id],
+                fused_rank=before.get(tool.id),
             )
         )
     return tools

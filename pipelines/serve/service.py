@@ -20,7 +20,7 @@ from pipelines.serve.catalogue.live_index import LiveCatalogue, Snapshot
 from pipelines.serve.errors import NotAsked, Refusal, RewriteFailure
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.reranking import ServedReranker, check_thresholds, fingerprints
-from pipelines.serve.results import Timings, ToolFilter, keep_allowed, make_filter, run_together
+from pipelines.serve.results import Timings, ToolFilter, describe_rewrite, keep_allowed, make_filter, run_together
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher, served_fusion
 from pipelines.serve.schemas import search as schemas
 from pipelines.serve.search_jobs import DetectionJob, RetrievalJob, make_batcher
@@ -189,8 +189,9 @@ class SearchService:
         query, reranked = SearchedQuery(utterance, fuse, ranking, lines, min_score, least), None
         if reranker:
             fused = fuse() if is_small else await self.answers.run(fuse)
-            fused, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
-            query = replace(query, fuse=partial(fused.cut, UNLIMITED))
+            final, reranked = await reranker.rerank(snapshot.search, utterance, fused, state.deadline, state.timings)
+            moved = fused if reranked is not None and reranked.fallback is None else None
+            query = replace(query, fuse=partial(final.cut, UNLIMITED), fused=moved)
         tools = await self.answers.tools(snapshot, query, state.k, request.format, is_small)
         state.timings.add("fuse", began)
         return schemas.SearchResult(
@@ -246,7 +247,7 @@ class SearchService:
             state.timings.add("rewrite", began)
         status = template.outcome(rewrite, utterance)
         self._metrics.rewrites.labels(status).inc()
-        return schemas.RewriteOut(status=status, lines=list(rewrite.lines), cached=cached, finished=rewrite.finished)
+        return describe_rewrite(rewrite, status, cached)
 
     async def _search_lines(self, state: _RequestState, lines: Sequence[str]) -> list[Ranking]:
         """One ranking per line, if there is time left."""

@@ -164,6 +164,8 @@ class ServeConfig:
     """Turns the admin routes on."""
     page: bool = True
     """Serves the web page at /."""
+    examples: tuple[str, ...] = ()
+    """Requests that the page offers to begin with; empty: those of `bundled:sample`, for that index."""
     reports: dict[str, str] = field(default_factory=dict)
     """Name -> run folder whose report.html the page shows."""
     deadline_ms: Annotated[int, Ge(1)] = 800

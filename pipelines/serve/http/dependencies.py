@@ -137,7 +137,7 @@ def check_utterances(gateway: Gateway, utterances: list[str]) -> None:
 
 
 def describe_models(gateway: Gateway, caller: Caller) -> ModelsResponse:
-    """The retriever, and the rewriter if there is one."""
+    """The retriever, and rewriter and reranker if there are any."""
     catalogue, rewriter = gateway.catalogue, gateway.rewriter
     fingerprint = catalogue.current.search.fingerprint
     models = [ModelOut(id=catalogue.retriever, role="retriever", ready=True, fingerprint=fingerprint)]
@@ -155,6 +155,9 @@ def describe_models(gateway: Gateway, caller: Caller) -> ModelsResponse:
                 error=_describe_failure(rewriter.dispatcher.failure, caller),
             )
         )
+    if reranker := gateway.reranker:
+        name = reranker.parts.folder.path.name
+        models.append(ModelOut(id=name, role="reranker", ready=True, fingerprint=reranker.parts.fingerprint))
     return ModelsResponse(models=models)
 
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 
+from pipelines.index.defaults import default_examples
 from pipelines.serve.catalogue.fetch import read_tools
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal
@@ -51,6 +52,8 @@ async def about(gateway: GatewayDep, caller: CallerDep) -> Response:
         tools=len(gateway.catalogue.current.index.tools),
         models=describe_models(gateway, caller).models,
         asks=rewriter is not None and rewriter.dispatcher.fusion.raw < 1,
+        detects=gateway.catalogue.current.search.has_detector,
+        examples=list(config.examples or default_examples(config.index)),
         deadline_ms=config.deadline_ms,
         max_deadline_ms=config.max_deadline_ms,
         limits=schemas.LimitsOut.model_validate(config.limits, from_attributes=True),

@@ -30,6 +30,8 @@ class AboutResponse(ResponseModel):
     tools: int
     models: list[ModelOut]
     asks: bool = Field(description="true: `rewrite: auto` asks the rewriter, as its card advises.")
+    detects: bool = Field(description="true: the index has a detector.")
+    examples: list[str] = Field(description="Requests to begin with.")
     deadline_ms: int
     max_deadline_ms: int
     limits: LimitsOut

@@ -90,6 +90,7 @@ class FoundTool(ResponseModel):
     )
     probability: float | None = Field(description="Estimated probability that this tool is needed; null: unknown.")
     found_by: list[ListRank] = Field(description="Empty if the utterance names the tool itself.")
+    fused_rank: int | None = Field(default=None, description="Rank before the reranker; null: none was at work.")
 
 
 class RewriteOut(ResponseModel):
@@ -99,6 +100,9 @@ class RewriteOut(ResponseModel):
         description="`none`: the rewriter leaves the utterance as it is; `echo`: it only repeats it. No failures."
     )
     lines: list[str]
+    votes: list[int] = Field(
+        default=[], description="Per line, the number of answers that have it; empty: the model gave one answer."
+    )
     cached: bool
     finished: bool = Field(description="false: the answer hit the token limit; its last line is not used.")
 

@@ -13,7 +13,7 @@ class ModelOut(ResponseModel):
     """A model behind this server."""
 
     id: str
-    role: Literal["retriever", "rewriter"]
+    role: Literal["retriever", "rewriter", "reranker"]
     ready: bool
     fingerprint: str | None
     engine: str | None = None

@@ -17,6 +17,7 @@ from serving import running
 from pipelines import config as configs
 from pipelines.cli import main as cli
 from pipelines.cli.flags import DEFAULT_SERVER
+from pipelines.data.dataset import load_dataset
 from pipelines.data.sample_data import sample_folder
 from pipelines.index.build import IndexConfig
 from pipelines.index.defaults import best_retriever, index_folder
@@ -51,6 +52,12 @@ def test_a_server_that_is_told_nothing_serves_the_sample(sample_tools: list[Tool
         assert found["detection"]["threshold"] == 0.5
         assert any("weather" in tool["id"] or "forecast" in tool["id"].lower() for tool in found["tools"])
         assert server.client.get("/v1/models").json()["models"][0]["id"] == "masstool"
+        *examples, thanks = server.client.get("/v1/about").json()["examples"]
+        data = load_dataset("bundled:sample")
+        gold = {data.queries[query].text: tools for query, tools in data.split("test").items()}
+        for text, result in zip(examples, server.search(examples, k=3)["results"], strict=True):
+            assert gold[text] <= {tool["id"] for tool in result["tools"]}, text
+        assert not server.search(thanks)["results"][0]["detection"]["needs_tool"]
         tool = {"name": "brew", "description": "Starts the kettle for a pot of tea."}
         assert server.client.put("/v1/tools/tea%2Fbrew", json=tool).status_code == 200
         assert "tea/brew" in [

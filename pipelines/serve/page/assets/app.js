@@ -56,13 +56,13 @@ function showStatus(failure) {
   }
   const facts = [count(about.tools, "tool", "tools")];
   for (const model of about.models) {
-    if (model.role === "retriever") facts.push(["retriever ", foreign(model.id)]);
+    if (model.role !== "rewriter") facts.push([`${model.role} `, foreign(model.id)]);
     else {
       const how = [model.template && `template ${model.template}`, model.engine].filter(Boolean).join(", ");
       facts.push([`rewriter ${model.ready ? "ready" : model.error ? "cannot start" : "not ready"}`, how ? [" (", foreign(how), ")"] : []].flat());
     }
   }
-  if (about.models.length === 1) facts.push("no rewriter");
+  if (!about.models.some((model) => model.role === "rewriter")) facts.push("no rewriter");
   fill($("status"), facts.flatMap((fact, index) => (index ? [" · ", fact] : [fact])).flat());
 }
 

@@ -1,9 +1,10 @@
-// Search: the raw ranking at once, the rewritten one when the model has answered.
+// Search with two settings: the ranking of each is shown as soon as it is there.
 
 import { call } from "./api.js";
 import { $, el, fill, foreign, trouble } from "./dom.js";
-import { detection, rewrites, times } from "./outcome.js";
+import { detection, reranking, rewrites, times } from "./outcome.js";
 import { moved, rankings, summary } from "./rankings.js";
+import * as stages from "./stages.js";
 
 const DEPTH = 50; // deep enough to show where a tool went that left the first ranks
 let about = null;
@@ -11,6 +12,7 @@ let knowServer;
 const serverKnown = new Promise((resolve) => (knowServer = resolve)); // whether it has a rewriter
 let shown = "";
 let asking = null;
+let settings = null; // stages of both sides
 
 export function init() {
   $("ask-form").addEventListener("submit", (event) => {
@@ -23,7 +25,7 @@ export function init() {
       submit();
     }
   });
-  for (const id of ["top", "rewrite"]) $(id).addEventListener("change", () => shown && submit());
+  $("top").addEventListener("change", () => shown && submit());
   for (const id of ["provider", "category"]) $(id).addEventListener("focus", labels, { once: true });
 }
 
@@ -41,28 +43,33 @@ export async function labels() {
 export function setAbout(value, failure) {
   about = value;
   if (value || failure) knowServer();
-  const rewriter = about?.models.find((model) => model.role === "rewriter");
-  $("rewrite-option").hidden = !rewriter;
   if (about) {
     $("utterance").maxLength = about.limits.characters;
     $("deadline").max = about.max_deadline_ms;
     $("deadline").placeholder = about.deadline_ms;
     for (const option of $("top").options) option.disabled = Number(option.value) > about.limits.k;
   }
-  if (!shown) fill($("answer"), failure ? trouble(failure) : about ? welcome(rewriter) : []);
+  if (!shown) fill($("answer"), failure ? trouble(failure) : about ? welcome() : []);
 }
 
-function welcome(rewriter) {
-  const steps = rewriter
-    ? [
-        "The request is searched as you typed it.",
-        "A small model rewrites it in the catalogue’s words; each line is searched as well.",
-        "Both rankings are fused; you see which tools moved, and the time by stage.",
-      ]
-    : ["The request is searched as you typed it; this server has no rewriter.", "You see the tools by rank, and the time by stage."];
+function welcome() {
+  const has = stages.available(about);
+  const steps = [
+    has.includes("detect") && "A detector decides whether the request needs a tool at all.",
+    "The request is searched as you typed it.",
+    has.includes("rewrite") && "A small model rewrites it in the catalogue’s words; each line is searched as well, and the lists are fused.",
+    has.includes("rerank") && "A reranker reads the first tools and puts them into a better order.",
+    has.length ? "You see each tool’s way to its rank; a click leaves a stage out." : "You see the tools by rank, and the time by stage.",
+  ].filter(Boolean);
   const inside = el("div", { class: "inside" });
   labels().then((found) => found && fill(inside, providers(found.providers)));
-  return [el("ol", { class: "steps" }, steps.map((step) => el("li", {}, step))), inside];
+  return [examples(about.examples), el("ol", { class: "steps" }, steps.map((step) => el("li", {}, step))), inside];
+}
+
+function examples(all) {
+  if (!all.length) return null;
+  const link = (text) => el("li", {}, el("a", { href: `#/?${new URLSearchParams({ q: text })}` }, foreign(text)));
+  return el("div", { class: "inside" }, el("h2", {}, "Examples"), el("ul", { class: "chips examples" }, all.map(link)));
 }
 
 function providers(all) {
@@ -82,36 +89,37 @@ export function show(parameters) {
     if (fresh) {
       asking?.abort();
       shown = "";
+      settings = null;
       $("utterance").value = "";
       setAbout(about);
     }
     if (matchMedia("(hover: hover)").matches && (fresh || document.activeElement === document.body)) $("utterance").focus();
     return;
   }
-  for (const id of ["top", "rewrite", "provider", "category", "deadline"])
+  for (const id of ["top", "provider", "category", "deadline"])
     if (parameters.has(id)) $(id).value = parameters.get(id);
   if (["provider", "category", "deadline"].some((id) => $(id).value)) $("more").open = true;
   if (!$("top").value) $("top").value = "10";
-  if (!$("rewrite").value) $("rewrite").value = "auto";
   $("utterance").value = text;
-  if (parameters.toString() !== shown) search(text, parameters.toString());
+  if (parameters.toString() !== shown) search(text, parameters);
 }
 
-function submit() {
+// Search for what is typed; `changed`: other settings than before.
+function submit(changed = settings) {
   const text = $("utterance").value.trim();
   if (!text) {
     $("utterance").focus();
     return;
   }
   const wanted = new URLSearchParams({ q: text, top: $("top").value });
-  if ($("rewrite").value !== "auto") wanted.set("rewrite", $("rewrite").value);
+  if (changed) stages.write(wanted, changed, about);
   for (const id of ["provider", "category", "deadline"]) if ($(id).value.trim()) wanted.set(id, $(id).value.trim());
   const hash = `#/?${wanted}`;
-  if (location.hash === hash) search(text, wanted.toString());
+  if (location.hash === hash) search(text, wanted);
   else location.hash = hash;
 }
 
-function body(text, rewrite) {
+function body(text, side) {
   const typed = (id) => [$(id).value.trim()].filter(Boolean);
   const filters = { provider: typed("provider"), category: typed("category") };
   const top = Number($("top").value);
@@ -119,26 +127,27 @@ function body(text, rewrite) {
   return {
     utterance: text,
     k: Math.min(Math.max(DEPTH, top), about?.limits.k ?? DEPTH),
-    rewrite,
+    ...stages.request(side, about),
     ...(filters.provider.length || filters.category.length ? { filters } : {}),
-    ...(deadline > 0 && rewrite !== "off" ? { deadline_ms: deadline } : {}),
+    ...(deadline > 0 && (side.includes("rewrite") || side.includes("rerank")) ? { deadline_ms: deadline } : {}),
   };
 }
 
 async function search(text, wanted) {
   asking?.abort();
   const mine = (asking = new AbortController());
-  shown = wanted;
+  shown = wanted.toString();
   await serverKnown;
   if (mine !== asking) return;
-  const mode = $("rewrite-option").hidden ? "off" : $("rewrite").value;
-  const state = { text, top: Number($("top").value), mode, about, raw: null, final: null, waiting: mode !== "off" };
+  settings = stages.read(wanted, about);
+  const { left, right } = settings;
+  const state = { text, top: Number($("top").value), about, settings, left: null, right: null, change: submit };
   $("ask-said").textContent = "Searching";
   $("answer").setAttribute("aria-busy", "true");
   try {
-    const both = [ask(body(text, "off"), mine, (found) => (state.raw = found))];
-    if (mode !== "off") both.push(ask(body(text, mode), mine, (found) => Object.assign(state, { final: found, waiting: false })));
-    for (const request of both) request.then(() => mine === asking && state.raw && draw(state), () => {});
+    const both = [ask(body(text, right), mine, (found) => (state.right = found))];
+    if (left) both.push(ask(body(text, left), mine, (found) => (state.left = found)));
+    for (const request of both) request.then(() => mine === asking && draw(state), () => {});
     await Promise.all(both);
     $("ask-said").textContent = summary(moved(state));
   } catch (failure) {
@@ -158,12 +167,15 @@ async function ask(body, controller, take) {
 }
 
 function draw(state) {
-  const fingerprints = (state.final ?? state.raw).fingerprints;
+  const { fingerprints } = state.right ?? state.left;
+  state.focused = document.activeElement?.dataset?.chip ?? state.focused; // the first of two draws may lack the button
   const prints = Object.entries(fingerprints).filter(([, print]) => print);
   fill(
     $("answer"),
-    el("div", { class: "outcome" }, detection(state), rewrites(state), times(state)),
+    el("div", { class: "outcome" }, el("div", { class: "stack" }, detection(state), reranking(state)), rewrites(state), times(state)),
     rankings(state),
     el("p", { class: "prints" }, prints.flatMap(([what, print], index) => [index ? " · " : "", `${what} `, foreign(print)])),
   );
+  if (state.focused && document.activeElement === document.body)
+    document.querySelector(`[data-chip="${state.focused}"]`)?.focus();
 }

@@ -4,6 +4,7 @@ import { $ } from "./dom.js";
 
 const NAME = "toolrewrite-single-keys";
 const VIEWS = ["#/", "#/catalogue", "#/add", "#/reports", "#/calls"];
+const STAGES = { d: "right-detect", r: "right-rewrite", e: "right-rerank", c: "compare" };
 const BOXES = { ask: "utterance", catalogue: "wanted", add: "document", calls: "call-tool" };
 
 function shown() {
@@ -19,6 +20,12 @@ function step(by) {
   tools[next].scrollIntoView({ block: "nearest" });
 }
 
+// Open or close the explanation of the tool that has the focus.
+function explain() {
+  const why = document.activeElement.closest(".tool")?.querySelector(".why");
+  if (why) why.open = !why.open;
+}
+
 function pressed(event) {
   if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
   const typing = event.target.closest("textarea, select, input:not([type=radio], [type=checkbox])");
@@ -30,6 +37,8 @@ function pressed(event) {
   else if (event.key === "/") $(BOXES[shown().dataset.view])?.focus();
   else if (event.key === "?") $("help-dialog").showModal();
   else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
+  else if (event.key === "w") explain();
+  else if (event.key in STAGES) shown().querySelector(`[data-chip="${STAGES[event.key]}"]`)?.click();
   else return;
   event.preventDefault();
 }

@@ -18,16 +18,25 @@ const FALLBACKS = {
   failed: "The gateway failed; see its log.",
 };
 const NOT_ASKED = {
-  card: "The rewriter’s card advises against it on this catalogue. Choose “always” to see what it would do.",
+  card: "The rewriter’s card advises against it on this catalogue. Press “Rewriter” to see what it would do.",
   detector: "The request needs no tool.",
   confident: "The first tool of the raw ranking scores high enough.",
   no_rewriter: "This server has no rewriter.",
-  off: "You turned it off.",
+  off: "It is left out.",
+};
+const NOT_RERANKED = {
+  starting: "The reranker is not up yet.",
+  unavailable: "The reranker cannot be reached.",
+  deadline: "There was no time left for the reranker.",
+  busy: "Too many requests are waiting for the reranker.",
+  not_finite: "The reranker’s answer is no number.",
+  failed: "The reranker failed; see the server’s log.",
 };
 const STAGES = [
   ["raw", "Raw search", "the request as typed"],
   ["rewrite", "Rewriter", "in parallel"],
   ["lists", "Search of its lines", ""],
+  ["rerank", "Reranker", ""],
   ["fuse", "Fusion", ""],
 ];
 
@@ -40,18 +49,29 @@ function verdictCard(title, kind, verdict, hint) {
 }
 
 export function detection(state) {
-  const found = (state.final ?? state.raw).detection;
+  const found = (state.right ?? state.left).detection;
+  if (!found && state.about?.detects) return verdictCard("Detection", "", "Not checked", "The detector is left out.");
   if (!found) return verdictCard("Detection", "", "Not checked", "The index has no detector, so every request is searched.");
   return found.needs_tool ? verdictCard("Detection", "yes", "Needs a tool") : verdictCard("Detection", "no", "Needs no tool");
 }
 
+export function reranking({ right, about }) {
+  if (!about?.models.some((model) => model.role === "reranker")) return null;
+  const say = (kind, verdict, hint) => verdictCard("Reranker", kind, verdict, hint);
+  if (!right) return card("Reranker", "", el("p", { class: "verdict waits" }, "Searching …"));
+  const done = right.rerank;
+  if (!done) return say("", "Not asked", right.tools.length ? "It is left out." : "");
+  if (done.fallback) return say("failed", NOT_RERANKED[done.fallback] ?? `The reranker failed (${done.fallback}).`, "The tools are in their first order.");
+  return say("yes", `Read the first ${done.tools} tools`);
+}
+
 export function rewrites(state) {
-  const { final, about } = state;
+  const { right: final, about, settings } = state;
+  const rewriter = !about || about.models.some((model) => model.role === "rewriter");
   const say = (kind, verdict, hint) => verdictCard("Rewrites", `wide ${kind}`, verdict, hint);
-  if (state.waiting) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
-  if (!final && (!about || about.models.length === 1))
-    return say("", "No rewriter here", "The ranking is that of the request as typed.");
-  if (!final) return say("", "Not asked", NOT_ASKED.off);
+  if (!rewriter) return say("", "No rewriter here", "The ranking is that of the request as typed.");
+  if (!settings.right.includes("rewrite")) return say("", "Not asked", about?.asks === false ? NOT_ASKED.card : NOT_ASKED.off);
+  if (!final) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
   if (final.fallback) {
     const text = FALLBACKS[final.fallback.reason] ?? `The rewriter failed (${final.fallback.reason}).`;
     return say("failed", foreign(text), "The ranking below is that of the request as typed.");
@@ -64,14 +84,17 @@ export function rewrites(state) {
     rewrite.cached && "from the cache",
     !rewrite.finished && "cut off; its last line is not used",
   ].filter(Boolean);
-  const lines = rewrite.lines.map((line) => el("li", {}, foreign(line)));
+  const votes = (count) => (count ? el("small", {}, `${count} ${count === 1 ? "vote" : "votes"}`) : null);
+  const lines = rewrite.lines.map((line, index) => el("li", {}, foreign(line), votes(rewrite.votes[index])));
   return card("Rewrites", "wide", el("ol", { class: "lines" }, lines), el("p", { class: "hint" }, notes.join("; ")));
 }
 
 export function times(state) {
-  const answer = state.final ?? state.raw;
-  const spent = answer.timings;
-  const starts = { raw: 0, rewrite: 0, lists: spent.rewrite ?? 0, fuse: Math.max(0, spent.total - (spent.fuse ?? 0)) };
+  const answer = state.right ?? state.left;
+  const spent = { ...answer.timings };
+  const last = Math.max(0, spent.total - (spent.fuse ?? 0));
+  if (spent.rerank) spent.fuse -= spent.rerank; // it is measured as a part of it
+  const starts = { raw: 0, rewrite: 0, lists: spent.rewrite ?? 0, rerank: last, fuse: last + (spent.rerank ?? 0) };
   const rows = STAGES.filter(([stage]) => stage in spent).map(([stage, name, note]) => {
     const bar = el("span", { class: `bar ${stage}` });
     bar.style.marginInlineStart = `${(100 * Math.min(starts[stage], spent.total)) / spent.total}%`;

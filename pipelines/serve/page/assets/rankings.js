@@ -1,25 +1,42 @@
-// The raw ranking beside the rewritten one, and the moves between them.
+// The rankings of two settings side by side, and the moves between them.
 
 import { clean, count, el, foreign } from "./dom.js";
+import { chips, compare, note, title } from "./stages.js";
 import { open } from "./tool.js";
+import { why } from "./why.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
+// What the stages made of a request; where it is the same on both sides, one ranking is enough.
+function effect({ rewrite, fallback, rerank, detection }) {
+  return JSON.stringify([fallback ? [] : rewrite?.lines ?? [], Boolean(rerank && !rerank.fallback), detection?.needs_tool === false]);
+}
+
 // The top of both rankings, each tool with its rank on the other side.
-export function moved(state) {
-  const { raw, final, top } = state;
-  const changed = Boolean(final?.rewrite?.lines.length) && !final.fallback;
-  const before = new Map(raw.tools.map((tool, index) => [tool.id, index + 1]));
-  const after = new Map((changed ? final : raw).tools.map((tool, index) => [tool.id, index + 1]));
-  const left = raw.tools.slice(0, top).map((tool, index) => {
-    const to = after.get(tool.id) ?? null;
+export function moved({ left: before, right: after, settings, top }) {
+  const changed = Boolean(before && after) && (settings.asked || effect(before) !== effect(after));
+  const only = after ?? before;
+  const ranks = (answer) => new Map(answer.tools.map((tool, index) => [tool.id, index + 1]));
+  const [was, is] = [ranks(changed ? before : only), ranks(only)];
+  const deep = (tool) => (title(settings.left ?? []) === "Raw" ? tool.found_by.find(({ list }) => list === "raw")?.rank : null);
+  const left = (changed ? before : only).tools.slice(0, top).map((tool, index) => {
+    const to = is.get(tool.id) ?? null;
     return { tool, rank: index + 1, other: to, kind: to === null || to > top ? "out" : kind(index + 1 - to) };
   });
-  const right = (changed ? final : raw).tools.slice(0, top).map((tool, index) => {
-    const seen = before.get(tool.id) ?? tool.found_by.find(({ list }) => list === "raw")?.rank ?? null;
+  const right = only.tools.slice(0, top).map((tool, index) => {
+    const seen = was.get(tool.id) ?? deep(tool) ?? null;
     return { tool, rank: index + 1, other: seen, kind: seen === null || seen > top ? "in" : kind(seen - index - 1) };
   });
-  return { changed, left, right, top, empty: explainEmpty(final ?? raw) };
+  return { changed, left, right, top, subject: subject(settings), empty: explainEmpty(only) };
+}
+
+// What the right side does that the left one does not.
+function subject({ left, right }) {
+  const more = right.filter((stage) => !left?.includes(stage) && stage !== "detect");
+  const words = { rewrite: "rewriting", rerank: "reranking" };
+  const fewer = left?.some((stage) => !right.includes(stage));
+  const text = more.length && !fewer ? more.map((stage) => words[stage]).join(" and ") : "the right setting";
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 // Why there is no tool, and what to do about it.
@@ -34,24 +51,24 @@ function kind(by) {
   return by > 0 ? "up" : by < 0 ? "down" : "same";
 }
 
-export function summary({ changed, left, right, top, empty }) {
+export function summary({ changed, left, right, top, subject, empty }) {
   if (!right.length) return empty;
   if (!changed) return right.length === 1 ? "One tool." : `The top ${right.length} tools.`;
   const tally = (kind, side) => side.filter((entry) => entry.kind === kind).length;
   const [came, up, down, gone] = [tally("in", right), tally("up", right), tally("down", right), tally("out", left)];
-  if (!came && !up && !down) return `Rewriting changes nothing in the top ${top}.`;
+  if (!came && !up && !down && !gone) return `${subject} changes nothing in the top ${top}.`;
   const ways = [up && `${up} up`, down && `${down} down`].filter(Boolean).join(" and ");
   const did = [came && `brings in ${count(came, "tool", "tools")}`, ways && `moves ${ways}`].filter(Boolean);
-  return `Rewriting ${did.join(", ")}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the top ${top}` : ""}.`;
+  return `${subject} ${did.join(", ")}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the top ${top}` : ""}.`;
 }
 
 function badge({ kind, rank, other }, side) {
   const by = other === null ? 0 : Math.abs(rank - other);
   const looks = {
     same: ["=", "same rank"],
-    up: side === "raw" ? [`▲ to ${other}`, `moves up to ${other}`] : [`▲ ${by}`, `up ${by}, from rank ${other}`],
-    down: side === "raw" ? [`▼ to ${other}`, `moves down to ${other}`] : [`▼ ${by}`, `down ${by}, from rank ${other}`],
-    in: other ? [`from ${other}`, `new in the top, from rank ${other}`] : ["new", "not in the raw ranking"],
+    up: side === "left" ? [`▲ to ${other}`, `moves up to ${other}`] : [`▲ ${by}`, `up ${by}, from rank ${other}`],
+    down: side === "left" ? [`▼ to ${other}`, `moves down to ${other}`] : [`▼ ${by}`, `down ${by}, from rank ${other}`],
+    in: other ? [`from ${other}`, `new in the top, from rank ${other}`] : ["new", "not in the left ranking"],
     out: other ? [`now ${other}`, `drops out, to rank ${other}`] : ["gone", "drops out of the ranking"],
   }[kind];
   const [short, long] = looks;
@@ -59,14 +76,8 @@ function badge({ kind, rank, other }, side) {
   return el("span", { class: `badge ${kind}`, title: long }, words);
 }
 
-function lists(tool) {
-  if (!tool.found_by.length) return "named in the request";
-  return tool.found_by.map(({ list, rank }) => `${list} #${rank}`.replaceAll(" ", "\u00a0")).join(" · ");
-}
-
-function row(entry, side, changed) {
+function row(entry, side, changed, answer) {
   const { tool, rank } = entry;
-  const ranks = side === "final" && changed ? el("p", { class: "lists" }, clean(lists(tool))) : null;
   const item = el(
     "li",
     { class: `tool ${changed ? entry.kind : ""}` },
@@ -77,7 +88,7 @@ function row(entry, side, changed) {
       el("button", { type: "button", class: "open", onclick: () => open(tool.id, tool) }, foreign(tool.name)),
       tool.provider ? foreign(tool.provider, { class: "by" }) : null,
       tool.description ? el("p", { class: "about" }, foreign(tool.description)) : null,
-      ranks,
+      why(tool, rank, answer),
     ),
     changed ? badge(entry, side) : null,
   );
@@ -85,49 +96,49 @@ function row(entry, side, changed) {
   return item;
 }
 
-function column(title, note, entries, side, { changed, empty }) {
-  const body = entries.length
-    ? el("ol", { class: "tools" }, entries.map((entry) => row(entry, side, changed)))
+function column(side, state, { changed, empty, ...found }, alone = false) {
+  const { settings, about, change } = state;
+  const [name, words] = alone ? ["Ranking", ""] : [title(settings[side]), note(settings[side], about)];
+  const answer = state[side] ?? state.right ?? state.left;
+  const body = found[side].length
+    ? el("ol", { class: "tools" }, found[side].map((entry) => row(entry, side, changed, answer)))
     : el("p", { class: "empty" }, empty);
-  return el("section", { class: `column ${side}`, "aria-label": title }, el("h2", {}, title, el("small", {}, note)), body);
+  const head = el("div", { class: "heading" }, el("h2", {}, name, el("small", {}, words)), chips(side, settings, about, change));
+  return el("section", { class: `column ${side}`, "aria-label": name }, head, body);
 }
 
 export function rankings(state) {
   const found = moved(state);
+  const button = compare({ ...state.settings, left: found.changed ? state.settings.left : null }, state.about, state.change);
   if (!found.changed) {
-    if (!state.waiting) return el("div", { class: "sides alone" }, column("Ranking", "", found.right, "raw", found));
-    const raw = column("Raw", "the request as typed", found.right, "raw", found);
-    return el("div", { class: "sides" }, raw, el("div", { class: "gutter" }), awaited(found.right.length));
+    const single = el("div", { class: "sides alone" }, column("right", state, found, true), button);
+    if (state.right || !state.left) return single;
+    return el("div", { class: "sides" }, column("left", state, found), el("div", { class: "gutter" }), awaited(state, found.right.length));
   }
   const gutter = el("div", { class: "gutter", "aria-hidden": "true" });
-  const sides = el(
-    "div",
-    { class: "sides", "data-side": "final" },
-    column("Raw", "the request as typed", found.left, "raw", found),
-    gutter,
-    column("Rewritten", "fused with the rewriter’s lines", found.right, "final", found),
-  );
+  const sides = el("div", { class: "sides", "data-side": "right" }, column("left", state, found), gutter, column("right", state, found));
   connect(sides, gutter);
   point(sides);
-  return el("div", { class: "compared" }, el("p", { class: "summary" }, summary(found)), choice(sides), sides);
+  return el("div", { class: "compared" }, el("p", { class: "summary" }, summary(found)), choice(sides, state.settings), sides, button);
 }
 
 // A placeholder for a ranking that is still to come.
-function awaited(top) {
+function awaited({ settings }, top) {
   const rows = Array.from({ length: top }, () => el("li", { class: "tool" }));
   const list = el("ol", { class: "tools waiting", "aria-hidden": "true" }, rows);
-  return el("section", { class: "column final", "aria-label": "Rewritten" }, el("h2", {}, "Rewritten"), list);
+  const name = title(settings.right);
+  return el("section", { class: "column right", "aria-label": name }, el("h2", {}, name), list);
 }
 
 // On narrow screens one side at a time.
-function choice(sides) {
+function choice(sides, settings) {
   const radio = (value, label) => {
     const onchange = () => (sides.dataset.side = value);
-    const input = el("input", { type: "radio", name: "side", value, checked: value === "final", onchange });
+    const input = el("input", { type: "radio", name: "side", value, checked: value === "right", onchange });
     return el("label", {}, input, el("span", {}, label));
   };
   const legend = el("legend", { class: "unseen" }, "Ranking");
-  return el("fieldset", { class: "switch narrow" }, legend, radio("final", "Rewritten"), radio("raw", "Raw"));
+  return el("fieldset", { class: "switch narrow" }, legend, radio("right", title(settings.right)), radio("left", title(settings.left)));
 }
 
 // Lines between the two ranks of each tool, redrawn when the columns change their heights.
@@ -139,11 +150,11 @@ function connect(sides, gutter) {
       const rect = node.querySelector(".rank").getBoundingClientRect();
       return rect.top + rect.height / 2 - box.top;
     };
-    const right = new Map([...sides.querySelectorAll(".final .tool")].map((item) => [item.tool, item]));
+    const right = new Map([...sides.querySelectorAll(".right .tool")].map((item) => [item.tool, item]));
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("width", box.width);
     svg.setAttribute("height", box.height);
-    for (const item of sides.querySelectorAll(".raw .tool")) {
+    for (const item of sides.querySelectorAll(".left .tool")) {
       const other = right.get(item.tool);
       if (!other) continue;
       const [from, to, half] = [middle(item), middle(other), box.width / 2];

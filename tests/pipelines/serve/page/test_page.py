@@ -124,10 +124,10 @@ def test_a_request_shows_rewrites_both_rankings_what_moved_and_the_time(browser:
             httpx.post(f"{url}/v1/search", json={**asked, "rewrite": mode}, timeout=PATIENCE, trust_env=False).json()
             for mode in ("off", "on")
         )
-        for side, found in ((".column.raw", raw), (".column.final", final)):
+        for side, found in ((".column.left", raw), (".column.right", final)):
             assert at.texts(f"{side} .open") == [tool["name"] for tool in found["results"][0]["tools"]]
         before, after = ([tool["id"] for tool in found["results"][0]["tools"]] for found in (raw, final))
-        told = at.texts(".column.final .badge > span:first-child")
+        told = at.texts(".column.right .badge > span:first-child")
         for place, (tool, badge) in enumerate(zip(after, told, strict=True)):
             by = before.index(tool) - place if tool in before else None
             assert badge == ("new" if by is None else "=" if by == 0 else f"▲ {by}" if by > 0 else f"▼ {-by}")
@@ -180,8 +180,8 @@ def test_hostile_texts_of_tools_and_models_stay_text(browser: Any, url: str) -> 
         at.ask("evil")
         page.wait_for_selector(".compared")
         assert at.texts(".lines li") == [EVIL, "evil \ufffd order"]
-        assert f"evil {EVIL}" in at.texts(".column.final .open")
-        page.locator(".column.final .open", has_text="evil").first.click()
+        assert f"evil {EVIL}" in at.texts(".column.right .open")
+        page.locator(".column.right .open", has_text="evil").first.click()
         page.wait_for_selector("#tool .parameters")
         said = page.inner_text("#tool")
         assert f"{EVIL} \ufffd turned \ufffd hidden \ufffd[31m" in said
@@ -397,10 +397,10 @@ def test_it_can_be_read_and_nothing_sticks_out(browser: Any, url: str, width: in
         at.ask(SISTER)
         page.wait_for_selector(".compared")
         look("an answer")
-        assert page.locator(".column.raw").is_visible() is (width > 720)
+        assert page.locator(".column.left").is_visible() is (width > 720)
         if width <= 720:
             page.click(".narrow span:text-is('Raw')")
-            assert page.locator(".column.raw").is_visible()
+            assert page.locator(".column.left").is_visible()
             look("the raw side")
         page.locator(".open >> visible=true").first.click()
         page.wait_for_selector("#tool .description")
@@ -428,7 +428,7 @@ def test_everything_is_done_by_keyboard(browser: Any, url: str) -> None:
         page.keyboard.press("Escape")  # out of the box
         page.keyboard.press("j")
         first = page.evaluate(focused)
-        assert first == at.texts(".column.raw .open")[0]
+        assert first == at.texts(".column.left .open")[0]
         page.keyboard.press("j")
         page.keyboard.press("k")
         assert page.evaluate(focused) == first
