@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from retrievers.dense.cpu.folder import NoCpuRuntime, is_own_module
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
 from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
 
@@ -90,23 +91,24 @@ class Encoder:
         runtime = os.environ.get(RUNTIME, "auto")
         if runtime not in ("auto", "float32", "pytorch"):
             raise BadInput(f"{RUNTIME} is {runtime!r}; set it to auto, float32 or pytorch")
-        if runtime == "pytorch" or check_device(self.device) != "cpu":
-            return _load_pytorch(self.folder, self.device)
-        from retrievers.dense.cpu.folder import NoCpuRuntime
+        reason = ""
+        if runtime != "pytorch" and check_device(self.device) == "cpu" and not is_own_module(self.folder):
+            try:
+                from retrievers.dense.cpu.model import load_cpu_model
 
-        try:
-            from retrievers.dense.cpu.model import load_cpu_model
-
-            with report_out_of_memory(self.folder):
-                return load_cpu_model(self.folder, self.fingerprint, self._cache, runtime)
-        except (NoCpuRuntime, ModuleNotFoundError) as error:
-            reason = f"{error.name} is not installed" if isinstance(error, ModuleNotFoundError) else str(error)
-            if find_spec("sentence_transformers") is None:
-                raise ModelMissing(
-                    f"the encoder in {self.folder} needs PyTorch, as {reason}; run `pip install 'toolrewrite[torch]'`"
-                ) from error
-            log.warning("the encoder in %s runs on PyTorch, as %s", self.folder, reason)
-            return _load_pytorch(self.folder, self.device)
+                with report_out_of_memory(self.folder):
+                    return load_cpu_model(self.folder, self.fingerprint, self._cache, runtime)
+            except NoCpuRuntime as error:
+                reason = f", as {error}"
+            except ModuleNotFoundError as error:
+                reason = f", as {error.name} is not installed"
+        if find_spec("sentence_transformers") is None:
+            raise ModelMissing(
+                f"the encoder in {self.folder} needs PyTorch{reason}; run `pip install 'toolrewrite[torch]'`"
+            )
+        if reason:
+            log.warning("the encoder in %s runs on PyTorch%s", self.folder, reason)
+        return _load_pytorch(self.folder, self.device)
 
 
 def _load_pytorch(folder: Path, device: str | None) -> Any:
@@ -156,4 +158,4 @@ def check_device(device: str | None) -> str:
 
 def _may_have_gpu() -> bool:
     """False where a GPU is out of the question, so that torch, which takes seconds to import, need not be asked."""
-    return sys.platform != "linux" or any(True for name in GPU_FILES for _ in Path("/dev").glob(name))
+    return sys.platform == "win32" or any(True for name in GPU_FILES for _ in Path("/dev").glob(name))

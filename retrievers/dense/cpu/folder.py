@@ -65,6 +65,12 @@ def read_folder(folder: Path) -> BertFolder:
     )
 
 
+def is_own_module(folder: Path) -> bool:
+    """True for the multilingual encoder, a module of this package that runs on PyTorch."""
+    file = folder / "modules.json"
+    return file.is_file() and '"retrievers.' in file.read_text(encoding="utf-8", errors="replace")
+
+
 def _pooling(folder: Path) -> str:
     modules = _json(folder / "modules.json", [])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
