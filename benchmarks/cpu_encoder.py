@@ -67,7 +67,7 @@ def make_encoders(folder: Path, scratch: Path) -> tuple[dict[str, Encode], dict[
         try:
             encoders[name] = make(folder, scratch)
             encoders[name](["hotel"])
-        except Exception as error:  # whatever keeps a peer from running is its row in the table
+        except Exception as error:  # the reason is the row of a peer that cannot run
             encoders.pop(name, None)
             missing[name] = " ".join(str(error).split())[:160] or type(error).__name__
     return encoders, missing
