@@ -80,15 +80,15 @@ def test_an_index_of_one_runtime_is_searched_by_another(
     tmp_path: Path, some_tools: list[Tool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"dense": DenseSettings(model="bundled:minilm")}
-    found = {}
+    first_ids = {}
     for runtime, other in (("pytorch", "auto"), ("auto", "pytorch")):
         monkeypatch.setenv(RUNTIME, runtime)
         build(tmp_path / runtime, some_tools[:6], settings, Context(find_model, device="cpu"))
         monkeypatch.setenv(RUNTIME, other)
         index = Index(tmp_path / runtime, Context(find_model, device="cpu"))
         [ranking] = index.retriever("dense").search([some_tools[3].description], 3)
-        found[runtime] = ranking.ids[0]
-    assert set(found.values()) == {some_tools[3].id}
+        first_ids[runtime] = ranking.ids[0]
+    assert set(first_ids.values()) == {some_tools[3].id}
 
 
 def test_the_graph_is_built_once_and_again_where_it_was_cut_off(
