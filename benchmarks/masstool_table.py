@@ -60,14 +60,14 @@ def run_seed(
     order = sorted(gold)
     texts, wanted = [clean(data.queries[query].text) for query in order], [gold[query] for query in order]
     [training_set] = labelled_set(train, config.text)
-    encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
+    encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device, context.cache)
     facts: Facts = {"split": "test", "seconds": {}, "detection": {}}
     with tempfile.TemporaryDirectory(prefix="masstool-table-") as scratch:
         if train.encoder is not None:
             with timed(facts, "encoder"):
                 folder = tune_encoder(training_set, settings, encoder, Path(scratch) / "tuning", context)
             facts["encoder"] = json.loads((folder / "training.json").read_text())
-            encoder = Encoder(folder, settings.batch_size, context.device)
+            encoder = Encoder(folder, settings.batch_size, context.device, context.cache)
             if options.keep:
                 shutil.copytree(folder, options.keep, dirs_exist_ok=True)
         with timed(facts, "vectors"):

@@ -75,6 +75,16 @@ def figures(labels: dict[str, tuple[str, str]]) -> Callable[[Any], list[Ratio]]:
     return read
 
 
+def present_figures(labels: dict[str, tuple[str, str]]) -> Callable[[Any], list[Ratio]]:
+    """As `figures`, without the rows of peers that could not run."""
+
+    def read(facts: Any) -> list[Ratio]:
+        rows = {row["what"] for row in facts["figures"]}
+        return figures({name: label for name, label in labels.items() if name in rows})(facts)
+
+    return read
+
+
 def loads(facts: Any) -> list[Ratio]:
     """Read the gateway's requests per second over the peer's, round by round."""
     ratios = []
@@ -109,6 +119,21 @@ DENSE = {
     )
     for mode in ("one query at a time", "all in one call")
 }
+CPU_ENCODER = {
+    f"ratio: ours / {peer}, {what}": (f"encoder on a CPU, {what} per second", peer)
+    for what in ("queries", "tools")
+    for peer in ("sentence-transformers", "sentence-transformers on ONNX", "FastEmbed")
+}
+CPU_SERVING = {
+    "ratio: start, PyTorch / ours": ("server on a CPU, seconds to the first answer", "the same on PyTorch"),
+    "ratio: memory, PyTorch / ours": ("server on a CPU, resident memory", "the same on PyTorch"),
+} | {
+    f"ratio: requests, ours / PyTorch, {clients} clients": (
+        f"server on a CPU, requests per second, {clients} clients",
+        "the same on PyTorch",
+    )
+    for clients in (1, 16)
+}
 REWARD = {"ratio: naive reward / ours": ("reward of a training step, seconds", "naive per-query reward")}
 GRPO = seconds("scores and gradient of eight answers to a prompt, seconds", "shared", "TRL")
 BATCH = seconds("batch job, from start to finished file", "rewrite-batch", "vllm run-batch")
@@ -120,6 +145,14 @@ BENCHES: dict[str, Benchmark] = {
         ["--tools", "400", "--queries", "24"],
         ["--tools", "5000", "--queries", "200"],
         figures(DENSE),
+    ),
+    "cpu-encoder": Benchmark("cpu_encoder.py", [], ["--queries", "32", "--tools", "112"], present_figures(CPU_ENCODER)),
+    "cpu-serving": Benchmark(
+        "cpu_serving.py",
+        ["--tools", "2000", "--seconds", "3", "--rounds", "2"],
+        [],
+        figures(CPU_SERVING),
+        "fastapi",
     ),
     "reward": Benchmark("reward_batch.py", ["--queries", "8"], ["--queries", "32", "--rounds", "8"], figures(REWARD)),
     "grpo": Benchmark(
@@ -185,7 +218,9 @@ def run(name: str, bench: Benchmark, full: bool, folder: Path, results: Results)
     if done.returncode or not out.exists():
         results.missing[name], results.failed = f"FAILED with exit code {done.returncode}", True
         return
-    results.ratios += bench.read(json.loads(out.read_text()))
+    facts = json.loads(out.read_text())
+    results.ratios += bench.read(facts)
+    results.missing.update(facts.get("missing", {}))
     print(f"== {name}: {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from retrievers.errors import BadInput, IndexBroken
+from retrievers.errors import BadInput, IndexBroken, ModelMissing
 from retrievers.generative.settings import ToolGenSettings
 from retrievers.kind import Context, Kind
 from retrievers.masstool.settings import MassToolSettings
@@ -43,7 +43,13 @@ KINDS: dict[str, tuple[type, str]] = {
 def make_kind(settings: RetrieverSettings, context: Context, trained: Path | None = None) -> Kind:
     """The kind of these settings; `trained` is the folder of the model that was trained for the index."""
     module, _, name = KINDS[settings.kind][1].partition(":")
-    kind: Kind = getattr(import_module(module), name)(settings, context, trained)
+    try:
+        kind: Kind = getattr(import_module(module), name)(settings, context, trained)
+    except ModuleNotFoundError as error:
+        raise ModelMissing(
+            f"a retriever of kind {settings.kind} needs {error.name}; run `pip install 'toolrewrite[torch]'`, or name "
+            "another retriever of the index"
+        ) from error
     return kind
 
 

@@ -57,13 +57,13 @@ def ablation(config: IndexConfig, context: Context, split: str, without: Sequenc
     gold = [data.split(split)[query] for query in order]
     [training_set] = labelled_set(train, config.text)
     work = Path(f"{config.index}-ablation")
-    encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device)
+    encoder = Encoder(context.find_model(settings.model), settings.batch_size, context.device, context.cache)
     encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
     files = ("tuning", "MassTool", "without-*")
     reuse_work(work, [WorkStage("ablation", [encoder.fingerprint, settings, training_set], files)])
     if train.encoder is not None:
         tuned = tune_encoder(training_set, settings, encoder, work / "tuning", context)
-        encoder = Encoder(tuned, settings.batch_size, context.device)
+        encoder = Encoder(tuned, settings.batch_size, context.device, context.cache)
     tensors = embed_training_set(training_set, encoder, context)
     texts = [clean(data.queries[query].text) for query in order]
     queries = torch.from_numpy(np.array(embed(encoder, texts, context, "queries")))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -31,7 +32,7 @@ _HTTP_ERRORS = {
     405: ("method_not_allowed", "this route does not take that method"),
 }
 _OPENAPI: dict[tuple[bool, bool], dict[str, Any]] = {}
-"""OpenAPI documents without a server's limits, by (has page, has admin routes): making one dominates the start."""
+"""OpenAPI documents without a server's limits, by (has page, has admin routes): making one takes most of a second."""
 
 
 def make_app(gateway: Gateway) -> App:
@@ -66,8 +67,7 @@ def make_app(gateway: Gateway) -> App:
         api.include_router(router)
     api.router.routes.append(mcp.route)
     _handle_errors(api)
-    document = _openapi(api, gateway)
-    api.openapi = lambda: document  # type: ignore[method-assign]
+    api.openapi = cache(lambda: _openapi(api, gateway))  # type: ignore[method-assign]
     hosts = frozenset(host.lower() for host in config.hosts)
     if config.is_loopback and not hosts:  # against DNS rebinding: web pages must not reach us by a name of theirs
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", config.host.lower()})

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
@@ -169,20 +169,22 @@ def _by_file(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, dict[str, 
 def _add(file: Path, tensors: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Add differences in place: the header keeps its bytes, whichever version of the library wrote it."""
     file.chmod(0o644)
-    for tensor, values in _mapped(file):
+    for tensor, values in map_tensors(file, "r+"):
         if tensor in tensors:
             difference = _difference(tensors[tensor], values.shape)
             changed = values.astype(np.float32) + difference.reshape(values.shape)
             values[...] = changed.astype(values.dtype)
 
 
-def _mapped(file: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """The float tensors of a safetensors file, mapped for writing."""
+def map_tensors(file: Path, mode: Literal["r", "r+"]) -> Iterator[tuple[str, np.ndarray]]:
+    """The float tensors of a safetensors file, mapped for reading or writing."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
+        if size > file.stat().st_size:
+            raise ValueError(f"{file} is no safetensors file")
         header = json.loads(stream.read(size))
     for name, facts in header.items():
         if name != "__metadata__" and facts["dtype"] in _DTYPES:
             shape, offset = tuple(facts["shape"]), 8 + size + facts["data_offsets"][0]
             if np.prod(shape):
-                yield name, np.memmap(file, _DTYPES[facts["dtype"]], "r+", offset, shape)
+                yield name, np.memmap(file, _DTYPES[facts["dtype"]], mode, offset, shape)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from retrievers.dense.cpu.folder import NoCpuRuntime, is_own_module
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
 from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
 
+log = logging.getLogger("toolrewrite")
 MAX_RECENT = 4_096  # query vectors that are cached: 6 MB of the usual size
+GPU_FILES = ("nvidia*", "nvhost*", "nvgpu*", "kfd", "dxg")  # under /dev, where Linux has a GPU that torch could use
+RUNTIME = "TOOLREWRITE_ENCODER"
+"""Environment variable: `auto` (the default), `float32` or `pytorch`, the runtime of encoders on a CPU."""
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".onnx"}
 _NOTES = {".md", ".gitattributes", ".lock"}
 
@@ -41,8 +50,9 @@ def _file_hash(path: Path, size: int, changed: int, inode: int) -> bytes:
 class Encoder:
     """Texts to unit vectors."""
 
-    def __init__(self, folder: Path, batch_size: int, device: str | None = None) -> None:
-        self.folder, self.batch_size, self.device = folder, batch_size, device
+    def __init__(self, folder: Path, batch_size: int, device: str | None = None, cache: Path | None = None) -> None:
+        """`cache`: folder that keeps the model's graph for a CPU."""
+        self.folder, self.batch_size, self.device, self._cache = folder, batch_size, device, cache
         self.fingerprint = fingerprint(folder)
         self._model: Any = None
         self._recent: dict[str, np.ndarray] = {}
@@ -70,14 +80,38 @@ class Encoder:
 
     def _encode(self, method: str, texts: Sequence[str]) -> np.ndarray:
         if self._model is None:
-            self._model = _load(self.folder, self.device)
+            self._model = self._load()
         vectors: np.ndarray = getattr(self._model, method)(
             list(texts), batch_size=self.batch_size, normalize_embeddings=True, show_progress_bar=False
         )
         return vectors.astype(np.float32, copy=False)
 
+    def _load(self) -> Any:
+        """The model on ONNX Runtime where the device is a CPU, else, or where that fails, on PyTorch."""
+        runtime = os.environ.get(RUNTIME, "auto")
+        if runtime not in ("auto", "float32", "pytorch"):
+            raise BadInput(f"{RUNTIME} is {runtime!r}; set it to auto, float32 or pytorch")
+        reason = ""
+        if runtime != "pytorch" and check_device(self.device) == "cpu" and not is_own_module(self.folder):
+            try:
+                from retrievers.dense.cpu.model import load_cpu_model
 
-def _load(folder: Path, device: str | None) -> Any:
+                with report_out_of_memory(self.folder):
+                    return load_cpu_model(self.folder, self.fingerprint, self._cache, runtime)
+            except NoCpuRuntime as error:
+                reason = f", as {error}"
+            except ModuleNotFoundError as error:
+                reason = f", as {error.name} is not installed"
+        if find_spec("sentence_transformers") is None:
+            raise ModelMissing(
+                f"the encoder in {self.folder} needs PyTorch{reason}; run `pip install 'toolrewrite[torch]'`"
+            )
+        if reason:
+            log.warning("the encoder in %s runs on PyTorch%s", self.folder, reason)
+        return _load_pytorch(self.folder, self.device)
+
+
+def _load_pytorch(folder: Path, device: str | None) -> Any:
     import torch
     from safetensors import SafetensorError
     from transformers.utils import logging as transformers_logging
@@ -100,7 +134,14 @@ def _load(folder: Path, device: str | None) -> Any:
 
 def check_device(device: str | None) -> str:
     """The device, once it is certain that it exists; the best one where none is named."""
-    import torch
+    if device == "cpu" or (device is None and not _may_have_gpu()):
+        return "cpu"
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if device is None:
+            return "cpu"
+        raise BadInput(f"the device {device!r} needs torch; run `pip install 'toolrewrite[torch]'`") from error
 
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,3 +154,8 @@ def check_device(device: str | None) -> str:
             ) from error
         raise BadInput(f"there is no device {device!r} here; leave --device out, or name cpu, cuda or mps") from error
     return device
+
+
+def _may_have_gpu() -> bool:
+    """False where a GPU is out of the question, so that torch, which takes seconds to import, need not be asked."""
+    return sys.platform == "win32" or any(True for name in GPU_FILES for _ in Path("/dev").glob(name))

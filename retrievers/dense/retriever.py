@@ -26,7 +26,9 @@ class DenseKind:
 
     def __init__(self, settings: DenseSettings, context: Context, trained: Path | None = None) -> None:
         self._settings, self._context = settings, context
-        encoder = Encoder(trained or context.find_model(settings.model), settings.batch_size, context.device)
+        encoder = Encoder(
+            trained or context.find_model(settings.model), settings.batch_size, context.device, context.cache
+        )
         # Several retrievers and several openings of one index share one loaded model.
         self.encoder: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
 

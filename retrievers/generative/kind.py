@@ -83,7 +83,9 @@ class GenerativeKind(ABC):
         """The encoder whose vectors codes are made from."""
         from retrievers.dense.encoder import Encoder
 
-        encoder = Encoder(self._context.find_model(self._settings.encoder), 64, self._context.device)
+        encoder = Encoder(
+            self._context.find_model(self._settings.encoder), 64, self._context.device, self._context.cache
+        )
         shared: Encoder = self._context.encoders.setdefault(encoder.fingerprint, encoder)
         return shared
 

@@ -29,7 +29,9 @@ class MassToolKind:
     def __init__(self, settings: MassToolSettings, context: Context, trained: Path | None = None) -> None:
         self._settings, self._context, self._trained = settings, context, trained
         tuned = trained / "encoder" if trained and (trained / "encoder").is_dir() else None
-        encoder = Encoder(tuned or context.find_model(settings.model), settings.batch_size, context.device)
+        encoder = Encoder(
+            tuned or context.find_model(settings.model), settings.batch_size, context.device, context.cache
+        )
         self._encoder: Encoder = context.encoders.setdefault(encoder.fingerprint, encoder)
         self._artifacts: Artifacts | None = None
         self._confirmed: tuple[np.ndarray, list[Pair]] | None = None

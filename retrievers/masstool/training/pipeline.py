@@ -38,7 +38,7 @@ def train(data: TrainingSet, settings: MassToolSettings, encoder: Encoder, work:
     if finished.is_dir():
         return finished
     tuned = tune_encoder(data, settings, encoder, work / "tuning", context) if settings.train.encoder else None
-    encoder = Encoder(tuned, settings.batch_size, context.device) if tuned else encoder
+    encoder = Encoder(tuned, settings.batch_size, context.device, context.cache) if tuned else encoder
     tensors = embed_training_set(data, encoder, context)
     heads, facts = train_heads(tensors, settings, work, context)
     if tuned:
