@@ -259,12 +259,13 @@ class VllmEngine(ServersEngine):
         self._task = asyncio.create_task(self._process.run())
 
     def _rank_for(self, parts: RewriterParts) -> int:
-        return max(_lora_rank(parts), self._second.rank if self._second else 0)
+        shares_base = self._second is not None and self._second.base == parts.model
+        return max(_lora_rank(parts), self._second.rank if self._second and shares_base else 0)
 
     async def _load_second(self, url: str) -> None:
         if self._second is not None:
             try:
-                await asyncio.to_thread(self._second.load, url)
+                await asyncio.to_thread(self._second.load, url, self.parts.model)
             except (OSError, ValueError) as error:
                 log.warning("vLLM does not load the reranker: %s", error)
 

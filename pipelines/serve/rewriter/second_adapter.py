@@ -32,6 +32,8 @@ class SecondAdapter:
     """Of the vLLM that has it; empty: none has."""
     name: str = ""
     """Its name there."""
+    refusal: str = ""
+    """Why no vLLM will have it; empty: one has it, or is starting."""
 
     @property
     def rank(self) -> int:
@@ -40,14 +42,19 @@ class SecondAdapter:
 
         return max_lora_rank(self.adapter, self.base)
 
-    def load(self, url: str) -> None:
-        """Let a vLLM load it; raises OSError or ValueError if that fails."""
+    def load(self, url: str, model: Path | None) -> None:
+        """Let a vLLM of `model` load it; raises OSError or ValueError if that fails."""
+        self.refusal = "" if model == self.base else f"the newer rewriter has another base than {self.base}"
+        if self.refusal:
+            raise ValueError(self.refusal)
         settings = ServerSettings(url, MODEL_NAME, key_variable=KEY_VARIABLE, timeout=LOAD_SECONDS, retries=0)
         self.name = ServerBackend(settings, adapter=self.adapter).model
         self.url = url
 
     def post(self, body: dict[str, Any]) -> Any:
         """Complete prompts with it; raises ConnectionError if that fails."""
+        if self.refusal:
+            raise ConnectionError(self.refusal)
         if not self.url:
             raise NotStarted("vLLM is not up yet")
         headers = {"Authorization": f"Bearer {os.environ.get(KEY_VARIABLE, '')}"}

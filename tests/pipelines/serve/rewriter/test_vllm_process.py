@@ -24,10 +24,15 @@ from waiting import PATIENCE, until
 
 from pipelines.context import make_context
 from pipelines.data.sample_data import sample_folder
+from pipelines.rerank.stage import RerankStage
 from pipelines.search import ToolSearch
 from retrievers.dense.encoder import fingerprint
 from retrievers.index import Index
+from retrievers.rerank.folder import RerankChoice, RerankerCard, write_card
+from retrievers.rerank.language_model import LanguageModelReranker
+from retrievers.rerank.settings import LanguageModelSettings
 from retrievers.settings import RewriteFusion
+from retrievers.types import Ranking
 from rewrite.folder import RewriterCard, save_rewriter
 from rewrite.template import Template
 from rewrite.types import RewriteRequest
@@ -36,6 +41,8 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
 TEMPLATE = Template("short", 1, "", "{utterance}")
 LESSONS = ("will I need a coat tonight", "300 kronor in euro", "play some jazz", "a table for six in Lyon")
 FUSION = {"method": "weighted", "raw": 0.5}
+LIMITS = 256, 64
+"""Tokens that the reranker reads."""
 ANSWERS = {"first": "- weather forecast by city", "second": "- convert a currency"}
 
 
@@ -78,6 +85,20 @@ def train(base: Path, folder: Path, answer: str, merged: Path | None = None) -> 
         save_rewriter(merged, model.merge_and_unload(), tokenizer, replace(card, method="full"), TEMPLATE)
 
 
+def write_reranker(base: Path, folder: Path) -> None:
+    """An adapter that answers yes and no by chance, of the rewriter's base."""
+    model = LanguageModelReranker(base, *LIMITS, "cpu")
+    model.prepare_training(LanguageModelSettings(str(base), rank=16))
+    torch.manual_seed(0)
+    for name, parameter in model.trained.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.02)
+    model.save(folder)
+    choice = RerankChoice("trained masstool", 6, 1.0)
+    card = RerankerCard("language-model", "bundled:smollm2-135m", fingerprint(base), "lora", *LIMITS, (choice,))
+    write_card(folder, card)
+
+
 class Served:
     """A `rewrite-serve` that runs."""
 
@@ -101,7 +122,7 @@ class Served:
         return found
 
     def ask(self, text: str, **more: Any) -> dict[str, Any]:
-        got = self.client.post("/v1/search", json={"utterance": text, "k": 3, **more})
+        got = self.client.post("/v1/search", json={"utterance": text, "k": 3, "rerank": "off", **more})
         assert got.status_code == 200, got.text
         [result] = got.json()["results"]
         found: dict[str, Any] = result
@@ -126,6 +147,7 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     for name, answer in ANSWERS.items():
         train(language_model, folder / name, answer, folder / "whole" if name == "first" else None)
     (folder / "rewriter").symlink_to(folder / "first")
+    write_reranker(language_model, folder / "reranker")
     shutil.copytree(sample_folder() / "index", folder / "index")
     values = {
         "index": folder / "index",
@@ -133,6 +155,7 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "rewriter.sampling.max_tokens": 12,
         "rewriter.fusion": "null",  # as the card says
         "rewriter.backend.logs": folder / "logs",
+        "rerank": f"{{path: {folder / 'reranker'}, engine: vllm}}",
         "feedback": folder / "feedback",
         "reports": "{}",
         "port": 0,
@@ -207,6 +230,20 @@ def test_the_list_is_that_of_masstool_for_utterance_and_lines(served: Served) ->
     assert ids(result) == list(search.fuse(text, ranking, [line], 3, RewriteFusion(**FUSION)).ids)
     assert ids(result) != ids(raw)
     assert result["detection"]["needs_tool"]
+
+
+def test_the_reranker_is_a_second_adapter_of_the_same_vllm(served: Served, language_model: Path) -> None:
+    text = "is it worth hanging out the washing"
+    result, first = served.ask(text, rerank="auto", k=6), served.ask(text, k=6)
+    assert result["rerank"] == {"tools": 6, "fallback": None}
+    assert result["rewrite"]["lines"] == ["weather forecast by city"]
+    [vllm] = served.vllm()
+    assert vllm.cmdline()[vllm.cmdline().index("--max-loras") + 1] == "2"
+    model = LanguageModelReranker(language_model, *LIMITS, "cpu", served.folder / "reranker")
+    search = ToolSearch(Index(served.folder / "index", make_context("cpu")), "masstool")
+    order = Ranking(tuple(ids(first)), tuple(tool["score"] for tool in first["tools"]))
+    [reranked] = search.rerank([text], [order], RerankStage(model, 6, 1.0))
+    assert ids(result) == list(reranked.ranking.ids) != ids(first)
 
 
 def test_where_no_tool_is_needed_vllm_is_not_asked(served: Served) -> None:
@@ -299,6 +336,7 @@ def test_kill_9_and_a_restart_for_a_whole_model_cost_no_answer(served: Served) -
     assert again.pid != vllm.pid
     assert "--enable-lora" not in again.cmdline()
     assert len(list((served.folder / "logs").iterdir())) == 3
+    assert served.ask("which coat", rerank="auto")["rerank"] == {"tools": 0, "fallback": "unavailable"}  # its base left
     # The answer is the new model's own: the adapters' cached ones are not given in its name.
     rewrite = served.search("what will the weather be")["rewrite"]
     assert (rewrite["lines"], rewrite["cached"]) == (["weather forecast by city"], False)
