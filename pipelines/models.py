@@ -141,6 +141,10 @@ def _merged(adapter: Path) -> Path:
     card = read_card(adapter)
     base = find_model(card["base"])
     name = f"adapter-{card['adapter_sha256'][:12]}-{card['base_weights'][:8]}"
+    if card.get("kind") == "cross-encoder":
+        from retrievers.rerank.compact import merge_reranker
+
+        return converted(adapter, name, lambda _, work: merge_reranker(base, adapter, work))
     return converted(adapter, name, lambda _, work: merge(base, adapter, work))
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.models import find_base
+from pipelines.models import cache_folder, find_base, find_model
 from pipelines.rerank.settings import RerankSettings
 from pipelines.rerank.stage import RerankStage
 from retrievers.base import Reranker
-from retrievers.dense.encoder import fingerprint
-from retrievers.errors import BadInput
+from retrievers.dense.encoder import check_device, fingerprint
+from retrievers.errors import BadInput, ModelMissing
 from retrievers.index import Index
 from retrievers.rerank.folder import CARD_FILE, RerankChoice, RerankerFolder, open_reranker
+
+BUNDLED = "bundled:reranker"
+SHIPPED = Path(__file__).parents[1] / "rerankers" / "tools"
+"""The compact form of `bundled:reranker`."""
+log = logging.getLogger("toolrewrite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +36,21 @@ class RerankerParts:
 
 def find_reranker(settings: RerankSettings) -> RerankerParts:
     """Find the parts that the settings name. Refuses an adapter of another base model."""
-    folder = open_reranker(Path(settings.path).expanduser())
+    folder = open_reranker(_bundled() if settings.path == BUNDLED else Path(settings.path).expanduser())
     if settings.engine == "vllm" and folder.card.kind != "language-model":
         raise BadInput(f"the reranker in {folder.path} is a {folder.card.kind}; vLLM runs language models", "engine")
+    if settings.engine == "onnx" and folder.card.kind != "cross-encoder":
+        raise BadInput(f"the reranker in {folder.path} is a {folder.card.kind}; onnx runs cross-encoders", "engine")
     if folder.adapter is None and settings.base is not None:
         raise BadInput(f"the reranker in {folder.path} is a whole model; leave `base` out", "base")
-    model = folder.path if folder.adapter is None else _base_model(folder, settings.base)
+    model = find_model(str(folder.path)) if folder.adapter is None else _base_model(folder, settings.base)
     return RerankerParts(settings, folder, model, fingerprint(folder.path))
+
+
+def _bundled() -> Path:
+    if not (SHIPPED / CARD_FILE).is_file():
+        raise ModelMissing("this version ships no reranker; train one with `rewrite-train rerank` and name its folder")
+    return SHIPPED
 
 
 def _base_model(folder: RerankerFolder, named: str | None) -> Path:
@@ -49,9 +63,7 @@ def load_model(parts: RerankerParts, device: str | None, vllm: Callable[[], Any]
     card = parts.folder.card
     limits = card.max_length, card.max_tool
     if card.kind == "cross-encoder":
-        from retrievers.rerank.cross_encoder import CrossEncoderReranker
-
-        return CrossEncoderReranker(parts.model, *limits, device, parts.fingerprint)
+        return _load_cross_encoder(parts, limits, device)
     if parts.settings.engine == "vllm":
         from retrievers.rerank.vllm_reranker import VllmReranker
 
@@ -63,6 +75,28 @@ def load_model(parts: RerankerParts, device: str | None, vllm: Callable[[], Any]
     return LanguageModelReranker(parts.model, *limits, device, parts.folder.adapter, parts.fingerprint)
 
 
+def _load_cross_encoder(parts: RerankerParts, limits: tuple[int, int], device: str | None) -> Reranker:
+    """On ONNX Runtime where the device is a CPU; PyTorch takes over where that fails, unless the config names onnx."""
+    engine = parts.settings.engine
+    if engine == "onnx" or (engine == "auto" and check_device(device) == "cpu"):
+        from retrievers.dense.cpu.folder import NoCpuRuntime
+
+        try:
+            from retrievers.rerank.onnx_encoder import load_onnx_encoder
+
+            return load_onnx_encoder(parts.model, limits, parts.fingerprint, cache_folder())
+        except (NoCpuRuntime, ModuleNotFoundError) as error:
+            reason = f"{error.name} is not installed" if isinstance(error, ModuleNotFoundError) else str(error)
+            if engine == "onnx":
+                raise BadInput(
+                    f"ONNX Runtime cannot run {parts.folder.path}: {reason}; leave it out", "engine"
+                ) from error
+            log.warning("the reranker in %s runs on PyTorch, as %s", parts.folder.path, reason)
+    from retrievers.rerank.cross_encoder import CrossEncoderReranker
+
+    return CrossEncoderReranker(parts.model, *limits, device, parts.fingerprint)
+
+
 def make_stage(parts: RerankerParts, model: Reranker, retriever: str) -> RerankStage:
     """The stage behind a retriever, named in words as `retriever_words` does."""
     choice = choose(parts, retriever)
@@ -71,7 +105,7 @@ def make_stage(parts: RerankerParts, model: Reranker, retriever: str) -> RerankS
         "kind": parts.folder.card.kind,
         "base": parts.folder.card.base,
         "fingerprint": parts.fingerprint,
-        "engine": parts.settings.engine,
+        "engine": getattr(model, "engine", parts.settings.engine),
         "top": choice.top,
         "weight": choice.weight,
     }

@@ -13,12 +13,13 @@ class RerankSettings:
     """A trained reranker, which reads the first tools of the fused list once more."""
 
     path: str
-    """A reranker's folder, or the training run that wrote it."""
+    """A reranker's folder, the training run that wrote it, or `bundled:reranker`, where this package ships one."""
     top: Annotated[int, Ge(1), Le(100)] | None = None
     """Tools that are reranked; None: as its card says for this retriever."""
     weight: Annotated[float, Ge(0), Le(1)] | None = None
     """Share of the reranker beside the first order; None: as its card says for this retriever."""
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """vllm: for a language model; a server lets it share the vLLM of a rewriter with the same base."""
+    engine: Literal["auto", "onnx", "transformers", "vllm"] = "auto"
+    """auto: onnx (ONNX Runtime) for a cross-encoder on a CPU, else transformers. vllm: for a language model; a server
+    lets it share the vLLM of a rewriter with the same base."""
     base: str | None = None
     """The present location of an adapter's base model; None: as its card says."""

@@ -2,7 +2,8 @@
 
 A matrix is stored as whole numbers, either its difference from the base (8 or 4 bits per weight, one scale per row) or
 two thin factors of that difference (`rank`). Products of whole numbers are exact, so that a merged model has the same
-bytes, and the same fingerprint, on every machine. Vectors (biases, norms) are stored in half precision.
+bytes, and the same fingerprint, on every machine. Vectors (biases, norms, the head
+of one score) are stored in half precision.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def compact(base: Path, tuned: Path, share: float, rank: int, bits: int) -> dict
 
 
 def _parts(delta: np.ndarray, rank: int, bits: int) -> dict[str, np.ndarray]:
-    if delta.ndim < 2:
+    if delta.ndim < 2 or len(delta) == 1:
         return {"plain": delta.astype(np.float16)}
     delta = delta.reshape(len(delta), -1)  # the kernel of a convolution counts as a matrix
     if 0 < rank < min(delta.shape):
@@ -143,22 +144,28 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def merge(base: Path, adapter: Path, target: Path) -> None:
     """Write the whole model of an adapter: the files of its base, with the differences added to the weights."""
+    check_base(base, adapter)
+    try:
+        differences = group_by_file(load_file(adapter / ADAPTER))
+        shutil.copytree(base, target, dirs_exist_ok=True)
+        for file, tensors in differences.items():
+            add_differences(target / file, tensors)
+    except (SafetensorError, KeyError, ValueError, IndexError) as error:
+        raise ModelMissing(f"{adapter / ADAPTER} cannot be read ({error}); install or train it again") from error
+
+
+def check_base(base: Path, adapter: Path) -> None:
+    """Refuse an adapter of other weights."""
     card = read_card(adapter)
     if weights_hash(base) != card["base_weights"]:
         raise ModelMismatch(
             f"the adapter in {adapter} was trained on other weights than {card['base']} in {base}; "
             "install the model that its card names, or train the adapter again"
         )
-    try:
-        differences = _by_file(load_file(adapter / ADAPTER))
-        shutil.copytree(base, target, dirs_exist_ok=True)
-        for file, tensors in differences.items():
-            _add(target / file, tensors)
-    except (SafetensorError, KeyError, ValueError, IndexError) as error:
-        raise ModelMissing(f"{adapter / ADAPTER} cannot be read ({error}); install or train it again") from error
 
 
-def _by_file(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+def group_by_file(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+    """File -> tensor -> the parts of its difference."""
     files: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     for name, array in arrays.items():
         file, tensor, part = name.split("|")
@@ -166,7 +173,7 @@ def _by_file(arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, dict[str, 
     return files
 
 
-def _add(file: Path, tensors: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+def add_differences(file: Path, tensors: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Add differences in place: the header keeps its bytes, whichever version of the library wrote it."""
     file.chmod(0o644)
     for tensor, values in map_tensors(file, "r+"):

@@ -12,14 +12,12 @@ from sentence_transformers import CrossEncoder
 from torch import Tensor
 
 from retrievers.dense.encoder import check_device
-from retrievers.rerank.cutting import TextCutter
+from retrievers.rerank.cutting import TextCutter, token_offsets
 from retrievers.rerank.loading import load_safely
-from retrievers.rerank.settings import MIN_TOOL
+from retrievers.rerank.settings import MIN_TOOL, SPECIAL
 
 BATCH_SIZE = {"cpu": 32}
 GPU_BATCH = 256
-SPECIAL = 4
-"""Room for special tokens."""
 
 
 class CrossEncoderReranker:
@@ -47,7 +45,7 @@ class CrossEncoderReranker:
         self._tokenizer: Any = self._encoder.tokenizer
         positions = int(getattr(self.module.config, "max_position_embeddings", max_length))
         self._max_length = min(max_length, positions)
-        self._cutter = TextCutter(self._tokenizer, self._max_length - SPECIAL - MIN_TOOL, max_tool)
+        self._cutter = TextCutter(token_offsets(self._tokenizer), self._max_length - SPECIAL - MIN_TOOL, max_tool)
         self.module.eval()
 
     @property

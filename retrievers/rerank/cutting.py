@@ -5,7 +5,7 @@ A long request has needs at its beginning and at its end, while a tool is known 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -25,8 +25,9 @@ def cut_middle(items: Sequence[T], limit: int) -> list[T]:
 class TextCutter:
     """Cuts texts at tokens of one tokenizer, but returns texts."""
 
-    def __init__(self, tokenizer: Any, max_request: int, max_tool: int) -> None:
-        self._tokenizer, self._max_request = tokenizer, max_request
+    def __init__(self, offsets: Callable[[str], list[tuple[int, int]]], max_request: int, max_tool: int) -> None:
+        """`offsets` returns begin and end of every token of a text."""
+        self._offsets, self._max_request = offsets, max_request
         self.tool = lru_cache(MAX_CUT)(lambda text: self._cut_end(text, max_tool))
 
     def request(self, text: str) -> str:
@@ -45,8 +46,13 @@ class TextCutter:
         ends = self._offsets(text)
         return text if len(ends) <= limit else text[: ends[limit - 1][1]]
 
-    def _offsets(self, text: str) -> list[tuple[int, int]]:
-        """Begin and end of every token."""
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        offsets: list[tuple[int, int]] = encoded["offset_mapping"]
-        return offsets
+
+def token_offsets(tokenizer: Any) -> Callable[[str], list[tuple[int, int]]]:
+    """Begin and end of every token, by a tokenizer of transformers."""
+
+    def offsets(text: str) -> list[tuple[int, int]]:
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        ends: list[tuple[int, int]] = encoded["offset_mapping"]
+        return ends
+
+    return offsets

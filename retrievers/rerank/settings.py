@@ -9,6 +9,8 @@ from annotated_types import Ge, Gt, Le
 
 MIN_TOOL = 48
 """Tokens of a tool that are always read: a longer request is cut in its middle."""
+SPECIAL = 4
+"""Room for the special tokens of a cross-encoder."""
 
 
 @dataclass(frozen=True, slots=True)

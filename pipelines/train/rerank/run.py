@@ -15,6 +15,7 @@ from pipelines.evaluate.compare import compare
 from pipelines.models import find_model
 from pipelines.runs import as_json, environment, write_files
 from pipelines.train.rerank.choice import choose_settings, score_settings
+from pipelines.train.rerank.compact_form import write_compact_form
 from pipelines.train.rerank.report import reranker_page
 from pipelines.train.rerank.scored_lists import METRICS, ScoredLists, SetLists, read_lists, score_lists, write_lists
 from pipelines.train.rerank.sets import TO_CHOOSE, TO_JUDGE, RerankSet, first_lists, load_sets
@@ -136,7 +137,7 @@ def _milliseconds(lists: ScoredLists) -> float | None:
 
 def final(config: RerankConfig, context: Context) -> dict[str, Any]:
     """Train on all groups, choose, write the reranker, and evaluate it on the judged sets; return the metrics."""
-    from pipelines.train.rerank.training import TUNED, tune_reranker
+    from pipelines.train.rerank.training import TUNED, load_trained, tune_reranker
 
     folder = Path(config.output) / "final"
     with alone(folder), disk_room(folder):
@@ -167,6 +168,12 @@ def final(config: RerankConfig, context: Context) -> dict[str, Any]:
         target = Path(config.output) / "reranker"
         write_reranker(folder / TUNED, target, make_card(config, sets, choices, metrics))
         metrics["bytes"] = sum(path.stat().st_size for path in target.iterdir())
+
+        def judge(whole: Path) -> Figures:
+            small = load_trained(find_model(config.model.base), whole, config, context.device)
+            return figures_of(score_sets(small, judged, TO_JUDGE, config, context), choices, config)
+
+        metrics["compact"] = write_compact_form(config, target, judge)
         page = reranker_page(Path(config.output), metrics)
         write_files(folder, {"metrics.json": as_json(metrics), "report.html": page})
     return metrics

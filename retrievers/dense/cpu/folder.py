@@ -37,14 +37,17 @@ class BertFolder:
     document_prompt: str
 
 
-def read_folder(folder: Path) -> BertFolder:
-    """Read an encoder; raises NoCpuRuntime for any other architecture, pooling or weight format."""
+def read_folder(folder: Path, pooling: str = "") -> BertFolder:
+    """Read an encoder; raises NoCpuRuntime for any other architecture, pooling or weight format.
+
+    `pooling`: of a cross-encoder, whose folder names none.
+    """
     config = _json(folder / "config.json")
     if config.get("model_type") != "bert":
         raise NoCpuRuntime(f"its architecture, {config.get('model_type') or 'unknown'}, has no graph here")
     if config.get("hidden_act") != "gelu" or config.get("position_embedding_type", "absolute") != "absolute":
         raise NoCpuRuntime("its activation or its positions differ from BERT's")
-    pooling = _pooling(folder)
+    pooling = pooling or _pooling(folder)
     settings = _json(folder / "sentence_bert_config.json", {})
     if settings.get("do_lower_case"):
         raise NoCpuRuntime("it changes texts to lower case before its tokenizer does")

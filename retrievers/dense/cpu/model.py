@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class CpuModel:
     """Has the methods of a sentence-transformers model that an Encoder calls."""
 
     def __init__(self, folder: Path, graph: bytes, model: BertFolder) -> None:
-        self._session = _session(graph)
+        self._session = open_session(graph)
         self._words = model.weights["embeddings.word_embeddings.weight"]  # mapped: only rows that are used are read
         positions = model.weights["embeddings.position_embeddings.weight"].astype(np.float32)
         self._positions = positions + model.weights["embeddings.token_type_embeddings.weight"][0]
@@ -71,10 +72,17 @@ class CpuModel:
 
 def load_cpu_model(folder: Path, fingerprint: str, cache: Path | None, form: str = "auto") -> CpuModel:
     """The model of a folder: int8 where that is nearly exact, else float32. Raises NoCpuRuntime with the reason."""
-    try:
+    with report_no_runtime():
         model = read_folder(folder)
         graph = load_graph(cache, f"{fingerprint}-{form}", lambda: _build(folder, model, form))
         return CpuModel(folder, graph, model)
+
+
+@contextmanager
+def report_no_runtime() -> Iterator[None]:
+    """Turn errors of the runtime, and missing packages, into NoCpuRuntime."""
+    try:
+        yield
     except NoCpuRuntime:
         raise
     except ModuleNotFoundError as error:
@@ -105,7 +113,8 @@ def count_threads() -> int:
     return max(1, min(cores, int(named))) if named.isdigit() and int(named) else cores
 
 
-def _session(graph: bytes) -> Any:
+def open_session(graph: bytes) -> Any:
+    """A graph, ready to run on one core."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -35,7 +35,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "fronts": ["bm25"],
         "groups": {"first": [{"path": toys["one"], "licence": "MIT"}], "second": [{"path": toys["two"]}]},
         "judged": [{"path": toys["three"]}],
-        "training": {"steps": 3, "queries": 2, "candidates": 4, "learning_rate": 1e-4},
+        "training": {"steps": 3, "queries": 2, "candidates": 4, "learning_rate": 1e-4, "freeze": ["word_embeddings"]},
         "tops": [5],
         "max_judged": 8,
     }
@@ -64,8 +64,14 @@ def test_groups_are_left_out_then_all_are_trained_on(config: Path, capsys: pytes
     metrics = json.loads((run / "final" / "metrics.json").read_text())
     assert set(metrics["judged"]["bm25"]["three"]["metrics"]) == {"recall@5", "ndcg@5", "comp@5"}
     assert "three" in (run / "final" / "report.html").read_text()
-    parts = find_reranker(RerankSettings(str(run)))
-    assert np.isfinite(load_model(parts, "cpu").score(["a"], [["b", "c"]])[0]).all()
+    compact = find_reranker(RerankSettings(str(run / "compact")))
+    assert metrics["compact"]["bytes"] < 0.1 * metrics["bytes"]
+    assert set(metrics["compact"]["judged"]["bm25"]) == {"three"}
+    pairs = ["please blorp"], [["tool 1: blorp", "tool 2", "something else"]]
+    [whole], [small] = (
+        load_model(parts, "cpu").score(*pairs) for parts in (find_reranker(RerankSettings(str(run))), compact)
+    )
+    assert np.allclose(whole, small, atol=5e-3)
     assert train(command) == 0
     assert "training the reranker" not in capsys.readouterr().err
 

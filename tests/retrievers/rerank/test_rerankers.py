@@ -11,7 +11,7 @@ from rerankers import write_cross_encoder
 
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.rerank.cross_encoder import CrossEncoderReranker
-from retrievers.rerank.cutting import TextCutter, cut_middle
+from retrievers.rerank.cutting import TextCutter, cut_middle, token_offsets
 from retrievers.rerank.folder import CARD_FILE, open_reranker
 from retrievers.rerank.language_model import LanguageModelReranker
 
@@ -62,7 +62,7 @@ def test_the_tool_is_cut_before_the_request(reader: LanguageModelReranker) -> No
 
 
 def test_a_long_request_keeps_both_ends(cross_encoder: CrossEncoderReranker) -> None:
-    cutter = TextCutter(cross_encoder._tokenizer, 8, 4)
+    cutter = TextCutter(token_offsets(cross_encoder._tokenizer), 8, 4)
     assert cutter.request("one two three") == "one two three"
     assert cutter.request("a b c d e f g h i j k l") == "a b c d i j k l"
     assert cutter.tool("get the weather of a city") == "get the weather of"
