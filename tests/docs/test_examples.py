@@ -81,7 +81,7 @@ def test_the_searches_of_the_tutorial(mine: Index) -> None:
     assert found(mine, UMBRELLA, "bm25", 1) == ["leisure/bookRoom"]
     for retriever in ("bm25", "dense", "hybrid"):
         assert found(mine, NOVEL, retriever, 1) == ["leisure/renewLoan"]
-    assert "leisure/renewLoan" not in found(mine, DUE, k=3), "the tutorial says that this is hard"
+    assert found(mine, DUE, k=1) != ["leisure/renewLoan"], "the tutorial says that this is hard"
 
 
 def test_the_searches_of_the_demo(context: Context, sample_tools: list[Tool], tmp_path: Path) -> None:
