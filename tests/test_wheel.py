@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [site] = (folder / "venv").glob("lib/python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))  # its own .pth files are not read, nor this code
     into = ["--python", str(folder / "venv/bin/python"), "install"]
-    subprocess.run([*pip, *into, *offline, str(wheel)], check=True)
+    subprocess.run([*pip, *into, *offline, "--ignore-installed", str(wheel)], check=True)  # one is seen already
     shutil.rmtree(folder / "source")
     return site
 

@@ -184,6 +184,7 @@ DENSE = {"bm25": BM25Settings(), "dense": DenseSettings(), "hybrid": HybridSetti
 
 def drive_dense(place: str) -> None:
     """Build, add and remove of an index with real embeddings. Looks at the result here: one loaded model is enough."""
+    os.environ["TOOLREWRITE_ENCODER"] = "pytorch"  # threads of ONNX Runtime do not outlive a fork
     encoder.fingerprint = functools.cache(encoder.fingerprint)  # hashing 90 MB a hundred times proves nothing
     loaded = Context(find_model, Path(place) / "cache", device="cpu")
     build(Path(place) / "warm", TOOLS[:1], DENSE, loaded)  # loads the model, for all children
