@@ -67,6 +67,23 @@ def train_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_seeds(parser: DefaultCommandParser) -> None:
+    seeds = parser.add_command(
+        "seeds",
+        lazy("evaluate", "run_seeds"),
+        "compare two systems over runs with different seeds",
+        "rewrite-eval seeds FOLDER... --system NAME --against NAME",
+        description="Compare two systems of several evaluations, each of other seeds. Runs and queries are drawn again "
+        "together, so that a gain has to hold for the method and not for one lucky training; p-values are corrected "
+        "over the data sets. Runs whose NAME of --against is the same model count as alignments of one training.",
+    )
+    seeds.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="an output of rewrite-eval")
+    seeds.add_argument("--system", required=True, metavar="NAME", help="the system that should be better")
+    seeds.add_argument("--against", required=True, metavar="NAME", help="its counterpart, in the same evaluations")
+    seeds.add_argument("--metric", default="recall@5", help="the metric (recall@5)")
+    seeds.add_argument("--json", action="store_true", help="print the rows as JSON")
+
+
 def eval_parser() -> argparse.ArgumentParser:
     parser = DefaultCommandParser("rewrite-eval", default="run", flag_command="check")
     attack = parser.add_command(
@@ -95,20 +112,7 @@ def eval_parser() -> argparse.ArgumentParser:
     )
     matrix.add_argument("--note", default="", help="remark stored with the runs of --keep: the machine was busy")
     config_arguments(matrix, "configs/matrix/")
-    seeds = parser.add_command(
-        "seeds",
-        lazy("evaluate", "run_seeds"),
-        "compare two systems over runs with different seeds",
-        "rewrite-eval seeds FOLDER... --system NAME --against NAME",
-        description="Compare two systems of several evaluations, each of other seeds. Runs and queries are drawn again "
-        "together, so that a gain has to hold for the method and not for one lucky training; p-values are corrected "
-        "over the data sets. Runs whose NAME of --against is the same model count as alignments of one training.",
-    )
-    seeds.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="an output of rewrite-eval")
-    seeds.add_argument("--system", required=True, metavar="NAME", help="the system that should be better")
-    seeds.add_argument("--against", required=True, metavar="NAME", help="its counterpart, in the same evaluations")
-    seeds.add_argument("--metric", default="recall@5", help="the metric (recall@5)")
-    seeds.add_argument("--json", action="store_true", help="print the rows as JSON")
+    _add_seeds(parser)
     check = parser.add_command(
         "check",
         lazy("evaluate", "run_check"),

@@ -127,11 +127,11 @@ def test_a_request_shows_rewrites_both_rankings_what_moved_and_the_time(browser:
         for side, found in ((".column.left", raw), (".column.right", final)):
             assert at.texts(f"{side} .open") == [tool["name"] for tool in found["results"][0]["tools"]]
         before, after = ([tool["id"] for tool in found["results"][0]["tools"]] for found in (raw, final))
-        told = at.texts(".column.right .badge > span:first-child")
-        for place, (tool, badge) in enumerate(zip(after, told, strict=True)):
+        badges = at.texts(".column.right .badge > span:first-child")
+        for place, (tool, badge) in enumerate(zip(after, badges, strict=True)):
             by = before.index(tool) - place if tool in before else None
             assert badge == ("new" if by is None else "=" if by == 0 else f"▲ {by}" if by > 0 else f"▼ {-by}")
-        assert {"▲", "▼"} & {badge[0] for badge in told}
+        assert {"▲", "▼"} & {badge[0] for badge in badges}
         assert page.inner_text(".summary").startswith("Rewriting brings in 3 tools, moves 1 up and 2 down")
         assert at.texts(".time th") == ["Raw search", "Rewriter", "Search of its lines", "Fusion", "Total"]
         assert all(time.endswith(("ms", "s")) for time in at.texts(".time td:last-child"))
