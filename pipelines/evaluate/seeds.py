@@ -19,6 +19,8 @@ from retrievers.errors import BadInput
 
 ROUNDS = 10_000
 BLOCK = 500
+KEYS = {"dataset", "protocol", "split", "systems", "fingerprints", "fusions", "rewriters"}
+"""Of metrics.json that are read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ def read_run(folder: Path, system: str, against: str, metric: str) -> SeedRun:
         lines = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is not a finished evaluation of `rewrite-eval` ({error})") from error
+    if not isinstance(facts, dict) or not KEYS <= facts.keys():
+        raise BadInput(f"{folder} is not an evaluation of systems; give an output of `rewrite-eval CONFIG`")
     for name in (system, against):
         if name not in facts["systems"]:
             raise BadInput(f"{folder} has no system {name!r}, but {', '.join(facts['systems'])}")

@@ -110,3 +110,6 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert "different queries" in capsys.readouterr().err
     assert evaluate(["seeds", str(tmp_path / "missing"), *command]) != 0
     assert "not a finished evaluation" in capsys.readouterr().err
+    (first / "metrics.json").write_text('{"attacks": []}')
+    assert evaluate(["seeds", str(first), *command]) != 0
+    assert "not an evaluation of systems" in capsys.readouterr().err
