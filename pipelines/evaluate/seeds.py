@@ -60,7 +60,7 @@ def read_run(folder: Path, system: str, against: str, metric: str) -> SeedRun:
         lines = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder} is not a finished evaluation of `rewrite-eval` ({error})") from error
-    if not isinstance(facts, dict) or not KEYS <= facts.keys():
+    if not isinstance(facts, dict) or not facts.keys() >= KEYS:
         raise BadInput(f"{folder} is not an evaluation of systems; give an output of `rewrite-eval CONFIG`")
     for name in (system, against):
         if name not in facts["systems"]:
