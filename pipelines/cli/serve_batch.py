@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
+    gc.disable()  # until `tune_interpreter`: nearly all that a start makes stays, and looking through it takes time
     config = _load_config(arguments)
     if config is None:
         return 0

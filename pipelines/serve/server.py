@@ -92,6 +92,7 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def check_port(config: ServeConfig) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import JsonValue
 
 from pipelines.serve.calls.outcomes import STATUS, CallFailure
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, reply
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, make_router, reply
 from pipelines.serve.http.leaving import while_connected
 from pipelines.serve.schemas import calls as schemas
 
-router = APIRouter(tags=["calls"])
-admin = APIRouter(tags=["admin"])
+router = make_router("calls")
+admin = make_router("admin")
 
 
 @router.post("/v1/call", response_model=schemas.CallResponse, responses=errors(*BODY, 404, 502, 503, 504))

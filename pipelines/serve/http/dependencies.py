@@ -8,7 +8,7 @@ from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
 from pipelines.serve.bounds.costs import Cost
@@ -21,6 +21,17 @@ from pipelines.serve.schemas.server import ModelOut, ModelsResponse
 from pipelines.serve.settings import Scope
 
 log = logging.getLogger("rewrite-serve")
+
+
+def make_router(tag: str | None = None, shown: bool = True) -> APIRouter:
+    """Routes that the application takes as they are; operations are named after their functions."""
+    return APIRouter(
+        tags=[tag] if tag else None,
+        include_in_schema=shown,
+        generate_unique_id_function=lambda route: route.name,
+    )
+
+
 _DESCRIPTIONS = {
     400: "The request cannot be read.",
     401: "No API key, or an unknown one.",

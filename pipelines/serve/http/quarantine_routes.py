@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, reply
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, make_router, reply
 from pipelines.serve.http.tool_routes import change_out, tool_out
 from pipelines.serve.schemas import tools as schemas
 
-admin = APIRouter(tags=["admin"])
+admin = make_router("admin")
 
 
 @admin.get("/v1/admin/held", response_model=schemas.QuarantinePage, responses=errors(422))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import (
@@ -18,12 +18,13 @@ from pipelines.serve.http.dependencies import (
     describe_models,
     errors,
     log,
+    make_router,
     reply,
 )
 from pipelines.serve.schemas import search as schemas
 from pipelines.serve.schemas.server import HealthResponse, ModelsResponse, ReadyResponse
 
-router = APIRouter()
+router = make_router()
 
 
 @router.post("/v1/search", response_model=schemas.SearchResponse, responses=errors(*BODY, 503), tags=["search"])

@@ -6,15 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import StreamingResponse
 
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, check_query, errors
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, check_query, errors, make_router
 from pipelines.serve.http.routes import note_search
 from pipelines.serve.schemas import search as schemas
 
-router = APIRouter()
+router = make_router()
 LINES = "application/x-ndjson"
 
 

@@ -9,14 +9,23 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 
 from pipelines.serve.catalogue.admission import AdmissionResult
 from pipelines.serve.catalogue.fetch import fetch_tools
 from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, charge, describe_models, errors, reply
+from pipelines.serve.http.dependencies import (
+    BODY,
+    CallerDep,
+    GatewayDep,
+    charge,
+    describe_models,
+    errors,
+    make_router,
+    reply,
+)
 from pipelines.serve.results import may_find_in
 from pipelines.serve.schemas import tools as schemas
 from pipelines.serve.schemas.server import ModelsResponse
@@ -25,8 +34,8 @@ from retrievers.index import Change
 from retrievers.lint.limits import MAX_LABEL, complaint, listed_sentences
 from retrievers.types import Parameter, Tool
 
-router = APIRouter(tags=["tools"])
-admin = APIRouter(tags=["admin"])
+router = make_router("tools")
+admin = make_router("admin")
 ToolId = Annotated[str, Path(min_length=1, max_length=MAX_LABEL, description="A tool's id; may contain slashes.")]
 Label = Annotated[str | None, Query(max_length=512)]
 

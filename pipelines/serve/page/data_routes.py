@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
-from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
+from fastapi import Response
 
 from pipelines.index.defaults import default_examples
 from pipelines.serve.catalogue.fetch import read_tools
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, reply
+from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, make_router, reply
 from pipelines.serve.http.tool_routes import tool_out
 from pipelines.serve.keys import Caller
 from pipelines.serve.page import schemas
@@ -37,7 +37,7 @@ HEAD_BYTES = 262_144
 """Bytes that are searched for a report's headline, which follows its style."""
 MAX_REPORT_BYTES = 50_000_000
 _TITLE, _HEADLINE = re.compile(r"<title>(.*?)</title>", re.S), re.compile(r"<h1[^>]*>(.*?)</h1>", re.S)
-router = APIRouter(tags=["page"])
+router = make_router("page")
 _findings: WeakKeyDictionary[Snapshot, list[Finding]] = WeakKeyDictionary()
 _labels: WeakKeyDictionary[Snapshot, schemas.LabelsResponse] = WeakKeyDictionary()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from pipelines.serve.errors import Refusal
+from pipelines.serve.http.dependencies import make_router
 from pipelines.serve.page.assets import FRAME_POLICY, POLICY, Asset, Assets
 
 ASSETS = Assets()
-router = APIRouter(include_in_schema=False)
+router = make_router(shown=False)
 
 
 @router.get("/")
