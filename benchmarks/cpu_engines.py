@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_engines.py --base bundled:smollm2-135m       minutes on two cores, most of them vLLM's start
 
-Engines take turns, prompt by prompt, with the bundled template `needs`. vLLM caches prefixes and is a server in a
+Engines take turns, prompt by prompt, with a bundled template. vLLM caches prefixes and is a server in a
 process of its own, as configs/serve/sample.yaml starts it. An answer of fewer than `--tokens` tokens is not counted.
 Prints seconds per rewrite by the clock and of CPU time, which other work on the machine does not change, and ratios;
 `--out` writes JSON.
@@ -40,6 +40,7 @@ def main() -> None:
     """Start vLLM, then measure."""
     parser = make_parser(__doc__)
     parser.add_argument("--base", default="bundled:smollm2-135m", help="the model (bundled:smollm2-135m)")
+    parser.add_argument("--template", default="needs", help="bundled template of the prompts (needs)")
     parser.add_argument("--tokens", type=int, default=32, help="tokens per answer (32)")
     parser.add_argument("--requests", type=int, default=5, help="per round (5)")
     parser.add_argument("--rounds", type=int, default=3)
@@ -112,7 +113,7 @@ def measure_round(
     engines: dict[str, Backend], clocks: dict[str, Callable[[str], float]], options: argparse.Namespace, turned: bool
 ) -> Times:
     """Seconds of each answer that has all tokens."""
-    template, sampling = load_template("needs"), Sampling(max_tokens=options.tokens)
+    template, sampling = load_template(options.template), Sampling(max_tokens=options.tokens)
     times: Times = {clock: {name: [] for name in engines} for clock in clocks}
     for text in islice(utterances(), options.requests):
         prompt = template.render(RewriteRequest(text))

@@ -180,6 +180,15 @@ def load_onnx(settings: OnnxSettings, model: Path, adapter: Path | None, templat
         return make_backend(TransformersSettings(), model, adapter, "cpu")
 
 
+def running_kind(chosen: str, backend: Backend) -> str:
+    """The kind of the engine that runs: transformers takes over where ONNX Runtime GenAI cannot run the model."""
+    if chosen != "onnx":
+        return chosen
+    from rewrite.backends.onnx_engine import OnnxBackend
+
+    return chosen if isinstance(backend, OnnxBackend) else "transformers"
+
+
 def find_converted(model: Path, adapter: Path | None, bits: int) -> Path:
     """The converted model in the cache, made at the first call: a minute for 135M parameters."""
     library = version("onnxruntime-genai").replace(".", "-")

@@ -161,7 +161,7 @@ def describe_models(gateway: Gateway, caller: Caller) -> ModelsResponse:
                 role="rewriter",
                 ready=rewriter.is_ready(),
                 fingerprint=str(hashed) if hashed else None,
-                engine=rewriter.settings.engine.kind,
+                engine=str(loaded.facts["engine"]) if loaded else rewriter.settings.engine.kind,
                 template=f"{template.name} {template.version}",
                 error=_describe_failure(rewriter.dispatcher.failure, caller),
             )

@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from pipelines.rewriters import RewriterParts, describe, load_rewriter
+from pipelines.rewriters import RewriterParts, describe, load_rewriter, running_kind
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher
@@ -72,11 +72,11 @@ class RewriterEngine(ABC):
     def _breaker(self) -> Breaker:
         return Breaker(self._settings.max_failures)
 
-    async def _loaded(self, model: str, parts: RewriterParts, backend: Backend) -> LoadedRewriter:
+    async def _loaded(self, model: str, parts: RewriterParts, backend: Backend, kind: str = "") -> LoadedRewriter:
         settings = self._settings
         budget = await asyncio.to_thread(PromptBudget, backend, parts.template, settings.sampling.max_tokens)
         fusion = choose_fusion(settings, parts)
-        facts = describe(parts) | {"engine": settings.engine.kind}
+        facts = describe(parts) | {"engine": kind or settings.engine.kind}
         return LoadedRewriter(model, parts.template, budget, settings.sampling, parts.phrasing, fusion, facts)
 
 
@@ -101,8 +101,9 @@ class LocalEngine(RewriterEngine):
         await self._add(parts, await asyncio.to_thread(self._load_backend, parts))
 
     async def _add(self, parts: RewriterParts, backend: Backend) -> None:
-        kind, name = self._settings.engine.kind, f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
-        loaded = await self._loaded(name, parts, backend)
+        kind = running_kind(self._settings.engine.kind, backend)
+        name = f"{MODEL_NAME}-{parts.facts.get('fingerprint', 'local')}"
+        loaded = await self._loaded(name, parts, backend, kind)
         batch_size = max(1, LOCAL_BATCH[kind] // self._settings.sampling.answers)
         endpoint = LocalEndpoint(kind, backend, name, self._breaker(), batch_size)
         self._endpoints = [endpoint, *self._endpoints]

@@ -53,7 +53,11 @@ def test_without_a_gpu_it_serves_by_itself_and_converts_once(
 
 
 def test_a_conversion_that_fails_leaves_transformers_and_one_sentence(
-    tiny_lm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Running],
+    tiny_lm: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_test_rewriter(tiny_lm, tmp_path / "rewriter", 2)
     monkeypatch.setattr(onnx_conversion, "CONVERTER", "no_such_converter")
@@ -61,6 +65,9 @@ def test_a_conversion_that_fails_leaves_transformers_and_one_sentence(
     assert answered == lines(tiny_lm, tmp_path / "rewriter", TransformersSettings())
     assert "cannot be converted for ONNX Runtime GenAI" in caplog.text
     assert "the rewriter runs by transformers, which is slower" in caplog.text
+    named = {"path": str(tmp_path / "rewriter"), "base": str(tiny_lm), "backend": {"kind": "onnx", "bits": 4}}
+    server = serve(rewriter=named, deadline_ms=20_000)
+    assert server.client.get("/v1/models").json()["models"][1]["engine"] == "transformers"
 
 
 def test_the_engine_is_chosen_by_the_machine(
