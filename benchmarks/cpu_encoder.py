@@ -24,7 +24,7 @@ from transformers import AutoModel
 from pipelines.data.sample_data import sample_folder
 from pipelines.models import find_model
 from retrievers.catalogue import read_catalogue
-from retrievers.dense.cpu.model import count_threads
+from retrievers.dense.cpu.session import count_threads
 from retrievers.dense.encoder import Encoder
 from retrievers.text import clean, document
 

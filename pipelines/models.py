@@ -116,12 +116,7 @@ def _from_hub(reference: str) -> Path:
 
 def _converted_multilingual(resources: Path) -> Path:
     """The weights of the package as a model folder."""
-    try:
-        from retrievers.dense.multilingual.conversion import HASHES, convert_package
-    except ModuleNotFoundError as error:
-        raise ModelMissing(
-            f"bundled:multilingual needs {error.name}; run `pip install 'toolrewrite[torch]'`, or use bundled:tools"
-        ) from error
+    from retrievers.dense.multilingual.conversion import HASHES, convert_package
 
     return converted(resources, f"multilingual-{HASHES['weights.npz'][:12]}", convert_package)
 

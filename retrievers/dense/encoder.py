@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from retrievers.dense.cpu.folder import NoCpuRuntime, is_own_module
+from retrievers.dense.cpu.folder import NoCpuRuntime
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
 from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
 
@@ -92,7 +92,7 @@ class Encoder:
         if runtime not in ("auto", "float32", "pytorch"):
             raise BadInput(f"{RUNTIME} is {runtime!r}; set it to auto, float32 or pytorch")
         reason = ""
-        if runtime != "pytorch" and check_device(self.device) == "cpu" and not is_own_module(self.folder):
+        if runtime != "pytorch" and check_device(self.device) == "cpu":
             try:
                 from retrievers.dense.cpu.model import load_cpu_model
 

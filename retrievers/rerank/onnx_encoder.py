@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from retrievers.dense.cpu.export import load_graph
 from retrievers.dense.cpu.folder import BertFolder, NoCpuRuntime, read_folder
-from retrievers.dense.cpu.model import count_threads, open_session, report_no_runtime
+from retrievers.dense.cpu.session import count_threads, open_session, report_no_runtime
 from retrievers.rerank.cutting import TextCutter
 from retrievers.rerank.settings import MIN_TOOL, SPECIAL
 

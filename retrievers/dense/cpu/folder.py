@@ -13,6 +13,8 @@ import numpy as np
 from retrievers.dense.adapter import map_tensors
 
 WEIGHTS = "model.safetensors"
+MULTILINGUAL = "retrievers.dense.multilingual.module.MultilingualEncoder"
+"""The module of the multilingual encoder, as its `modules.json` names it."""
 POOLING = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the library takes the first that a model has
 
@@ -68,10 +70,13 @@ def read_folder(folder: Path, pooling: str = "") -> BertFolder:
     )
 
 
-def is_own_module(folder: Path) -> bool:
-    """True for the multilingual encoder, a module of this package that runs on PyTorch."""
-    file = folder / "modules.json"
-    return file.is_file() and '"retrievers.' in file.read_text(encoding="utf-8", errors="replace")
+def is_multilingual(folder: Path) -> bool:
+    """True for the multilingual encoder, a module of this package."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(modules, list) and len(modules) == 1 and modules[0].get("type") == MULTILINGUAL
 
 
 def _pooling(folder: Path) -> str:

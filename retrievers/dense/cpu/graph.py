@@ -6,6 +6,7 @@ scale per output, and activations one scale per token, computed as the text runs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from retrievers.dense.cpu.folder import BertFolder, NoCpuRuntime
 
+Weights = Mapping[str, np.ndarray]
 FORMS = ("int8", "float32")
 OPSET, MODEL_FORMAT = 17, 8
 RUNTIME_OPERATORS = "com.microsoft"
@@ -22,9 +24,9 @@ LARGEST = 127
 
 def build_graph(model: BertFolder, form: str) -> bytes:
     """The transformer of a model, from summed embeddings (1, tokens, width) to one vector (1, width)."""
-    graph = _Graph(form)
+    graph = GraphBuilder(form)
     try:
-        hidden = graph.norm("embedded", "", "embeddings.LayerNorm", model)
+        hidden = graph.norm("embedded", "embeddings.LayerNorm", model.weights, model.epsilon)
         for layer in range(model.layers):
             hidden = _layer(graph, model, f"encoder.layer.{layer}", hidden)
     except KeyError as error:
@@ -34,15 +36,14 @@ def build_graph(model: BertFolder, form: str) -> bytes:
     else:
         graph.add("Gather", [hidden, graph.constant("first", np.array(0))], "vector", axis=1)
     width = len(model.weights["embeddings.LayerNorm.weight"])
-    return graph.to_bytes(width)
+    return graph.to_bytes("embedded", width)
 
 
-def _layer(graph: _Graph, model: BertFolder, name: str, hidden: str) -> str:
-    attention = f"{name}.attention"
+def _layer(graph: GraphBuilder, model: BertFolder, name: str, hidden: str) -> str:
+    attention, weights = f"{name}.attention", model.weights
     parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
     weight, bias = (
-        np.concatenate([model.weights[f"{part}.{kind}"] for part in parts]).astype(np.float32)
-        for kind in ("weight", "bias")
+        np.concatenate([weights[f"{part}.{kind}"] for part in parts]).astype(np.float32) for kind in ("weight", "bias")
     )
     mixed = graph.linear(hidden, f"{name}.mixed", weight, bias)
     outputs = [f"{part}.out" for part in parts]
@@ -50,19 +51,19 @@ def _layer(graph: _Graph, model: BertFolder, name: str, hidden: str) -> str:
     context = graph.add(
         "MultiHeadAttention", outputs, f"{name}.context", domain=RUNTIME_OPERATORS, num_heads=model.heads
     )
-    attended = graph.dense(context, f"{attention}.output.dense", model)
-    hidden = graph.norm(attended, hidden, f"{attention}.output.LayerNorm", model)
-    wide = graph.dense(hidden, f"{name}.intermediate.dense", model)
+    attended = graph.dense(context, f"{attention}.output.dense", weights)
+    hidden = graph.norm(attended, f"{attention}.output.LayerNorm", weights, model.epsilon, hidden)
+    wide = graph.dense(hidden, f"{name}.intermediate.dense", weights)
     # The fast form differs from the exact one by less than the int8 product before it.
     active = graph.add(
         "FastGelu" if graph.form == "int8" else "Gelu", [wide], f"{name}.active", domain=RUNTIME_OPERATORS
     )
-    narrow = graph.dense(active, f"{name}.output.dense", model)
-    return graph.norm(narrow, hidden, f"{name}.output.LayerNorm", model)
+    narrow = graph.dense(active, f"{name}.output.dense", weights)
+    return graph.norm(narrow, f"{name}.output.LayerNorm", weights, model.epsilon, hidden)
 
 
-class _Graph:
-    """Nodes and constants, by the names of their outputs."""
+class GraphBuilder:
+    """Nodes and constants, by the names of their outputs. `form` is that of linear layers."""
 
     def __init__(self, form: str) -> None:
         self.form = form
@@ -79,25 +80,29 @@ class _Graph:
         self._nodes.append(helper.make_node(operator, inputs, list(outputs), domain=domain, **attributes))
         return outputs[0]
 
-    def norm(self, hidden: str, skip: str, name: str, model: BertFolder) -> str:
-        """Layer norm of a sum."""
-        scale, bias = (self.constant(f"{name}.{kind}", _float(model, f"{name}.{kind}")) for kind in ("weight", "bias"))
+    def norm(self, hidden: str, name: str, weights: Weights, epsilon: float, skip: str = "") -> str:
+        """Layer norm of a tensor, or of its sum with `skip`."""
+        inputs = [self.constant(f"{name}.{kind}", to_float(weights, f"{name}.{kind}")) for kind in ("weight", "bias")]
         if not skip:
-            return self.add("LayerNormalization", [hidden, scale, bias], f"{name}.out", epsilon=model.epsilon)
-        inputs, operator = [hidden, skip, scale, bias], "SkipLayerNormalization"
-        return self.add(operator, inputs, f"{name}.out", domain=RUNTIME_OPERATORS, epsilon=model.epsilon)
+            return self.add("LayerNormalization", [hidden, *inputs], f"{name}.out", epsilon=epsilon)
+        inputs, operator = [hidden, skip, *inputs], "SkipLayerNormalization"
+        return self.add(operator, inputs, f"{name}.out", domain=RUNTIME_OPERATORS, epsilon=epsilon)
 
-    def dense(self, hidden: str, name: str, model: BertFolder) -> str:
+    def dense(self, hidden: str, name: str, weights: Weights) -> str:
         """A linear layer of the model."""
-        return self.linear(hidden, name, _float(model, f"{name}.weight"), _float(model, f"{name}.bias"))
+        return self.linear(hidden, name, to_float(weights, f"{name}.weight"), to_float(weights, f"{name}.bias"))
 
     def linear(self, hidden: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
         """A linear layer; `weight` is (outputs, inputs)."""
         if self.form == "float32":
-            product = self.add("MatMul", [hidden, self.constant(f"{name}.t", weight.T)], f"{name}.product")
+            product = self.product(hidden, name, weight)
         else:
             product = self._int8_product(hidden, name, weight)
         return self.add("Add", [product, self.constant(f"{name}.bias", bias)], f"{name}.out")
+
+    def product(self, hidden: str, name: str, weight: np.ndarray) -> str:
+        """A linear layer without a bias, exact in either form."""
+        return self.add("MatMul", [hidden, self.constant(f"{name}.t", weight.T)], f"{name}.product")
 
     def _int8_product(self, hidden: str, name: str, weight: np.ndarray) -> str:
         scale = np.maximum(np.abs(weight).max(axis=1), 1e-12).astype(np.float32) / np.float32(LARGEST)
@@ -120,8 +125,9 @@ class _Graph:
         scaled = self.add("Mul", [floats, self.constant(f"{name}.scale", scale)], f"{name}.scaled")
         return self.add("Mul", [scaled, step], f"{name}.product")
 
-    def to_bytes(self, width: int) -> bytes:
-        inputs = [helper.make_tensor_value_info("embedded", TensorProto.FLOAT, [1, "tokens", width])]
+    def to_bytes(self, name: str, width: int) -> bytes:
+        """The graph; its input `name` is (1, tokens, width), its output `vector` (1, width)."""
+        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "tokens", width])]
         outputs = [helper.make_tensor_value_info("vector", TensorProto.FLOAT, [1, width])]
         graph = helper.make_graph(self._nodes, "encoder", inputs, outputs, list(self._constants.values()))
         operators = [helper.make_opsetid("", OPSET), helper.make_opsetid(RUNTIME_OPERATORS, 1)]
@@ -130,5 +136,6 @@ class _Graph:
         return data
 
 
-def _float(model: BertFolder, name: str) -> np.ndarray:
-    return model.weights[name].astype(np.float32)
+def to_float(weights: Weights, name: str) -> np.ndarray:
+    """One of the weights in single precision."""
+    return weights[name].astype(np.float32)

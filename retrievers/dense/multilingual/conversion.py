@@ -7,20 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
-from retrievers.dense.multilingual.module import (
-    MAX_PIECES,
-    ORDERS,
-    PIECES,
-    SETTINGS,
-    VOCABULARY,
-    WEIGHTS,
-    WIDTH,
-    MultilingualEncoder,
-)
+from retrievers.dense.cpu.folder import MULTILINGUAL
+from retrievers.dense.multilingual.pieces import MAX_PIECES, ORDERS, PIECES, SETTINGS, VOCABULARY, WEIGHTS, WIDTH
 from retrievers.errors import ModelMissing
 from retrievers.files import hash_of
 
@@ -43,24 +33,23 @@ def convert_package(resources: Path, target: Path) -> None:
         save_file(read_weights(arrays), target / WEIGHTS)
     (target / VOCABULARY).write_bytes((resources / "sp.model").read_bytes())
     (target / SETTINGS).write_text(json.dumps({"max_seq_length": MAX_PIECES}))
-    module = f"{MultilingualEncoder.__module__}.{MultilingualEncoder.__name__}"
-    (target / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": module}]))
+    (target / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": MULTILINGUAL}]))
 
 
-def read_weights(arrays: Any) -> dict[str, Tensor]:
+def read_weights(arrays: Any) -> dict[str, np.ndarray]:
     """Parameters of the module, by the arrays of the package."""
 
-    def matrix(name: str) -> Tensor:
+    def matrix(name: str) -> np.ndarray:
         """Weight of a linear layer, which has outputs in front of inputs."""
-        return vector(name).T.contiguous()
+        return np.ascontiguousarray(vector(name).T)
 
-    def vector(name: str) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(arrays[name], np.float32))
+    def vector(name: str) -> np.ndarray:
+        return np.ascontiguousarray(arrays[name], np.float32)
 
     table = np.empty((PIECES, WIDTH), np.float32)
     for index in range(TABLES):
         table[index::TABLES] = arrays[f"q{index + 1}"] * arrays["scale"][index] + arrays["lo"][index]
-    weights = {"embedding.weight": torch.from_numpy(table)}
+    weights = {"embedding.weight": table}
     for index, order in enumerate(ORDERS):
         branch = f"branches.{index}"
         weights[f"{branch}.project.weight"] = matrix(f"proj{order}")
@@ -69,8 +58,8 @@ def read_weights(arrays: Any) -> dict[str, Tensor]:
         weights[f"{branch}.norm.bias"] = vector(f"ln_b{order}")
         for layer in range(2):
             windows = vector(f"w{layer + 1}_{order}")  # (order * inputs, outputs)
-            kernel = windows.reshape(order, -1, windows.shape[1]).permute(2, 1, 0)
-            weights[f"{branch}.convolutions.{layer}.weight"] = kernel.contiguous()
+            kernel = windows.reshape(order, -1, windows.shape[1]).transpose(2, 1, 0)
+            weights[f"{branch}.convolutions.{layer}.weight"] = np.ascontiguousarray(kernel)
             weights[f"{branch}.convolutions.{layer}.bias"] = vector(f"b{layer + 1}_{order}")
     names = {"project": "cnn_W", "first": "d0", "second": "d1", "second_shortcut": "p1"}
     names |= {"third": "d2", "fourth": "d3", "fourth_shortcut": "p3"}

