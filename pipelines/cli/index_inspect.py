@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,19 @@ def _hits(answer: ToolSearchResult) -> list[dict[str, Any]]:
 
 
 def _print_table(utterance: str, rankings: dict[str, Ranking], k: int) -> None:
-    """Print the rankings side by side, as wide as the terminal."""
-    width = max(16, (shutil.get_terminal_size((120, 24)).columns - 3) // len(rankings) - 2)
+    """Print the rankings side by side, or below each other where the terminal is too narrow for whole ids."""
+    columns = [_column(name, ranking, k) for name, ranking in rankings.items()]
+    fits = sum(len(column[0]) + 2 for column in columns) + 1 <= shutil.get_terminal_size((120, 24)).columns
     print(f"\n{utterance}")
-    print("   " + "  ".join(name.ljust(width) for name in rankings).rstrip())
-    for rank in range(min(k, max(map(len, rankings.values())))):
-        cells = [_cell(ranking, rank, width) for ranking in rankings.values()]
-        print(f"{rank + 1:2} " + "  ".join(cells).rstrip())
+    for group in [columns] if fits else [[column] for column in columns]:
+        for rank, cells in enumerate(zip_longest(*group)):
+            line = "  ".join(cell or " " * len(column[0]) for cell, column in zip(cells, group, strict=True))
+            print(f"{rank or '':>2} {line}".rstrip())
     if not any(map(len, rankings.values())):
         print("   nothing found")
 
 
-def _cell(ranking: Ranking, rank: int, width: int) -> str:
-    if rank >= len(ranking):
-        return " " * width
-    name, score = ranking.ids[rank], f"{ranking.scores[rank]:.3g}"
-    room = width - len(score) - 1
-    return f"{name if len(name) <= room else name[: room - 1] + '…'} {score}".ljust(width)
+def _column(name: str, ranking: Ranking, k: int) -> list[str]:
+    """Name of the retriever, then tools with scores, all as wide as the widest."""
+    cells = [name, *(f"{tool} {score:.3g}" for tool, score in ranking.cut(k))]
+    return [cell.ljust(max(map(len, cells))) for cell in cells]

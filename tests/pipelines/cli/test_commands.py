@@ -172,6 +172,25 @@ def test_add_search_remove(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "brew_tea 1" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", ["40", "400"])
+def test_search_prints_whole_ids_at_every_width(
+    columns: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "a_provider_of_weather/v2/forecast/of_every_hour"
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": [{"name": name, "inputSchema": {"type": "object"}}]}))
+    retrievers = "{one: {kind: bm25}, two: {kind: bm25, k1: 2.0}}"
+    (tmp_path / "index.yaml").write_text(
+        f"index: {tmp_path}/index\ncatalogue: {tmp_path}/tools.json\nretrievers: {retrievers}\n"
+    )
+    assert cli.index(["build", str(tmp_path / "index.yaml")]) == 0
+    capsys.readouterr()
+    assert cli.index(["search", f"{tmp_path}/index", "weather forecast", "--retriever", "all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.count(name) for line in lines if name in line] == ([1, 1] if columns == "40" else [2])
+    assert sum("one" in line and "two" in line for line in lines) == (columns == "400")
+
+
 def test_info_verify_and_lint(folder: Path, capsys: pytest.CaptureFixture[str], context: Context) -> None:
     capsys.readouterr()
     assert cli.index(["info", str(folder), "--json"]) == 0
