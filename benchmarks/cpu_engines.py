@@ -63,7 +63,7 @@ def main() -> None:
         measure(engines, clocks, options, table)
     finally:
         vllm.end()
-    write_json(options.out, {"rows": table.rows, "cores": os.cpu_count(), **machine()})
+    write_json(options.out, {"figures": table.rows, "cores": os.cpu_count(), **machine()})
 
 
 def start_vllm(model: Path) -> tuple[ChildProcess, int]:
@@ -101,12 +101,12 @@ def measure(
             if number:
                 medians[clock][name].append(percentile(times[clock][name], 0.5))
     for clock, by_engine in medians.items():
-        table.title(f"a rewrite of {options.tokens} tokens, one client, {clock}")
+        table.title(f"a rewrite of {options.tokens} tokens, one client")
         for name, values in by_engine.items():
-            table.note(f"p50, {name}", "s", values, digits=2)
+            table.note(f"p50, {name}, {clock}", "s", values, digits=2)
         for name in engines:
             if name != "vLLM":
-                table.note_ratio(f"vLLM / {name}", by_engine["vLLM"], by_engine[name])
+                table.note_ratio(f"vLLM / {name}, {clock}", by_engine["vLLM"], by_engine[name])
 
 
 def measure_round(

@@ -134,6 +134,13 @@ CPU_SERVING = {
     )
     for clients in (1, 16)
 }
+CPU_ENGINES = {
+    f"ratio: vLLM / ONNX Runtime GenAI, {bits} bits, by the clock": (
+        f"a rewrite of 32 tokens on a CPU, seconds, {bits} bits",
+        "vLLM",
+    )
+    for bits in (8, 4)
+}
 REWARD = {"ratio: naive reward / ours": ("reward of a training step, seconds", "naive per-query reward")}
 GRPO = seconds("scores and gradient of eight answers to a prompt, seconds", "shared", "TRL")
 BATCH = seconds("batch job, from start to finished file", "rewrite-batch", "vllm run-batch")
@@ -153,6 +160,13 @@ BENCHES: dict[str, Benchmark] = {
         [],
         figures(CPU_SERVING),
         "fastapi",
+    ),
+    "cpu-engines": Benchmark(
+        "cpu_engines.py",
+        ["--rounds", "2", "--requests", "2"],
+        ["--requests", "8"],
+        figures(CPU_ENGINES),
+        "onnxruntime_genai",
     ),
     "reward": Benchmark("reward_batch.py", ["--queries", "8"], ["--queries", "32", "--rounds", "8"], figures(REWARD)),
     "grpo": Benchmark(
