@@ -82,7 +82,8 @@ def test_training_queries_are_answered_by_the_fold_that_did_not_learn_them(tmp_p
     index = Index(tmp_path / "index", make_context("cpu"))
     served, held_out = ToolSearch(index, "masstool"), ToolSearch(index, "masstool", held_out=True)
     assert recall(served, data, "train") > 0.95
-    assert recall(held_out, data, "train") < recall(served, data, "test") + 0.05
+    noise = 2 * (0.2 / len(data.split("test")) + 0.2 / len(data.split("train"))) ** 0.5  # two standard errors
+    assert recall(held_out, data, "train") < recall(served, data, "test") + noise < 0.9
     texts = [data.queries[query].text for query in sorted(data.split("train"))]
     folds = [Index(fold_folder(index.folder, fold), index.context).retriever("masstool") for fold in (0, 1)]
     learned = np.array([fold.learned(texts) for fold in folds])  # type: ignore[attr-defined]

@@ -11,8 +11,9 @@ from typing import Literal
 from pipelines.rewriters import RewriterParts, find_parts
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.dispatcher import RewriteDispatcher
+from pipelines.serve.rewriter.engine import EngineSetup, choose_fusion
 from pipelines.serve.rewriter.engine_choice import choose_engine
-from pipelines.serve.rewriter.engines import EngineSetup, choose_fusion, make_engine
+from pipelines.serve.rewriter.engines import make_engine
 from pipelines.serve.rewriter.second_adapter import SecondAdapter
 from pipelines.serve.rewriter.settings import ManagedVllm, ServedRewriter
 from pipelines.system_description import fusion_warning

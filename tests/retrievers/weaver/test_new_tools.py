@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,14 @@ BY_HEART = replace(
     eval_every=8,
 )
 ASKED = [f"one {word}" for word in WORDS]
+
+
+@pytest.fixture(scope="module")
+def context(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    """Exact vectors: between made-up words the margins are smaller than what int8 rounds off."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLREWRITE_ENCODER", "float32")
+        yield replace(context, cache=tmp_path_factory.mktemp("cache"), encoders={})
 
 
 @pytest.fixture(scope="module")
@@ -195,11 +204,8 @@ def test_an_index_without_what_a_token_is_made_of_is_named(folder: Path, context
 
 
 def test_a_model_that_reads_by_other_rows_than_it_speaks_by_and_an_index_in_memory(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Context, tmp_path: Path
 ) -> None:
-    # Between made-up words the margins are smaller than what int8 rounds off.
-    monkeypatch.setenv("TOOLREWRITE_ENCODER", "float32")
-    context = replace(context, cache=tmp_path / "cache", encoders={})
     untied, folder = save_toy_model(tmp_path / "untied", tied=False), tmp_path / "index"
     build(folder, TOOLS, {NAME: toolweaver(untied, QUICK, new_tools="token")}, context, training={NAME: [DATA]})
     manifest = Index(folder, context).manifest

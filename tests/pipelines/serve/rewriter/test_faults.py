@@ -39,7 +39,7 @@ def not_yet() -> Iterator[None]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The breakers' time, which passes when the test says so."""
     made = Clock()
-    monkeypatch.setattr("pipelines.serve.rewriter.engines.Breaker", partial(Breaker, clock=made))
+    monkeypatch.setattr("pipelines.serve.rewriter.engine.Breaker", partial(Breaker, clock=made))
     return made
 
 
