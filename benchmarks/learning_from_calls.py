@@ -101,6 +101,7 @@ class Learned:
 
     def __init__(self, book: VectorBook, examples: Mapping[str, tuple[str, ...]]) -> None:
         self._book, texts = book, sorted(examples)
+        self._kept: dict[tuple[str, int], list[str]] = {}
         column = {tool: index for index, tool in enumerate(book.ids)}
         self._examples = book.of(texts) if texts else np.zeros((0, book.tools.shape[1]), dtype=np.float32)
         self._votes = np.zeros((len(texts), len(book.ids)), dtype=np.float32)
@@ -121,7 +122,10 @@ class Learned:
         return [[self._book.ids[index] for index in row] for row in order]
 
     def search(self, text: str, k: int) -> list[str]:
-        return self.lists([text], k)[0]
+        """The first k tools; kept, as requests are repeated."""
+        if (text, k) not in self._kept:
+            self._kept[text, k] = self.lists([text], k)[0]
+        return self._kept[text, k]
 
     def recall(self, data: DataSet, split: str) -> np.ndarray:
         """Recall at 5 per query of a split."""
