@@ -65,6 +65,12 @@ def test_servers_to_call_are_one_comment_away() -> None:
         assert compose["services"][name]["env_file"] == [{"path": ".env", "required": False}]
 
 
+def test_secrets_and_models_stay_out_of_the_image() -> None:
+    """A copied file remains in its layer, also if a later step deletes it."""
+    ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {"docs/deploy/.env", "docs/deploy/rewriter", ".git", "data", "runs"} <= set(ignored)
+
+
 def test_the_server_reads_its_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.serve([str(FOLDER / "serve.yaml"), "--dry-run"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["retriever"] == "masstool"
