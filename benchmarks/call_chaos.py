@@ -5,6 +5,7 @@
 Every call has a number of its own, and the servers write the numbers of the calls that they begin. A call is lost if it
 was answered and never began, or was not answered at all; doubled if it began twice. A call whose server was killed is
 reported as one that may have been carried out, and is not repeated: calls are sent at most once. --out writes JSON.
+With --utterances 20, more searches are made than are remembered (10,000), and memory must be flat beyond that.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class ChaosRun:
     def __init__(self, gateway: GatewayProcess, options: argparse.Namespace) -> None:
         self.gateway, self.until = gateway, time.monotonic() + options.seconds
         self.kill_every: float = options.kill_every
+        self.utterances = ["add two numbers"] * options.utterances
         self.url = f"http://127.0.0.1:{gateway.port}"
         self.outcomes: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
@@ -75,7 +77,7 @@ class ChaosRun:
         """Search until the end."""
         async with httpx2.AsyncClient(base_url=self.url, timeout=60) as client:
             while self.is_running:
-                response = await client.post("/v1/search", json={"utterance": "add two numbers", "k": 5})
+                response = await client.post("/v1/search", json={"utterance": self.utterances, "k": 5})
                 self.counts[f"search {response.status_code}"] += 1
                 await asyncio.sleep(0.05)
 
@@ -137,6 +139,9 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="length of the run (120)")
     parser.add_argument("--kill-every", type=float, default=20.0, metavar="SECONDS", help="pause between kills (20)")
+    parser.add_argument(
+        "--utterances", type=int, default=1, metavar="N", help="utterances per search, each a search of its own (1)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

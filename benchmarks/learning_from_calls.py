@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +25,8 @@ from simulated_agents import SimulatedUse, reworded
 from pipelines.context import make_context
 from pipelines.data.dataset import DataSet, limit_queries, load_dataset, stable_hash
 from pipelines.evaluate.significance import randomisation_test
+from pipelines.renew.collect import collect
 from pipelines.renew.settings import EvidenceWeights, Sources
-from pipelines.renew.sources import read_records
 from retrievers.dense.embeddings import embed
 from retrievers.dense.encoder import Encoder
 from retrievers.text import document
@@ -37,16 +36,30 @@ NEIGHBOURS, MIN_COSINE, VOTE = 12, 0.2, 2.0
 """Examples that vote for their tools, the cosine from which on they do, and the weight of their votes."""
 ROUNDS = (0, 100, 250, 500, 1000, 2000)
 """Uses of honest agents at the end of each round."""
-GUARDED = {"min_callers": 2, "max_per_key": 250}
+GUARDED = {"min_callers": 2, "max_per_key": 250, "max_rank": 10, "max_per_tool": 20}
+UNBOUND = {"max_rank": 0}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "honest": {},
     "careless": {"careless": 20},
     "hostile": {"hostile": 20},
-    "careless, no bounds": {"careless": 20, "bounds": {}},
-    "hostile, no bounds": {"hostile": 20, "bounds": {}},
-    "hostile, no bounds, no comparison": {"hostile": 20, "bounds": {}, "compares": False},
+    "careless, no bounds": {"careless": 20, "bounds": UNBOUND},
+    "hostile, no bounds": {"hostile": 20, "bounds": UNBOUND},
+    "hostile, no bounds, no comparison": {"hostile": 20, "bounds": UNBOUND, "compares": False},
+    **{
+        f"{keys} hostile{how}": {"hostile": 20, "keys": keys, **more}
+        for keys in (2, 3)
+        for how, more in (
+            ("", {}),
+            (" that add words", {"adds_words": True}),
+            (", keys only", {"bounds": {"min_callers": 2, "max_per_key": 250, "max_rank": 0}}),
+            (", no bounds", {"bounds": UNBOUND}),
+            (", no comparison", {"compares": False}),
+            (" that add words, no comparison", {"adds_words": True, "compares": False}),
+            (", no bounds, no comparison", {"bounds": UNBOUND, "compares": False}),
+        )
+    },
 }
-"""20: two uses of the one bad key per use of the ten honest ones together."""
+"""20: two uses of each bad key per use of the ten honest ones together."""
 
 
 class VectorBook:
@@ -67,6 +80,8 @@ class VectorBook:
         self._vectors |= zip(texts, embed(self._encoder, texts, self._context, "queries"), strict=True)
 
     def of(self, texts: Sequence[str]) -> np.ndarray:
+        if unknown := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+            self._add(unknown)
         return np.stack([self._vectors[text] for text in texts])
 
     def _reword(self, data: DataSet, pool: Sequence[str]) -> dict[str, str]:
@@ -86,6 +101,7 @@ class Learned:
 
     def __init__(self, book: VectorBook, examples: Mapping[str, tuple[str, ...]]) -> None:
         self._book, texts = book, sorted(examples)
+        self._kept: dict[tuple[str, int], list[str]] = {}
         column = {tool: index for index, tool in enumerate(book.ids)}
         self._examples = book.of(texts) if texts else np.zeros((0, book.tools.shape[1]), dtype=np.float32)
         self._votes = np.zeros((len(texts), len(book.ids)), dtype=np.float32)
@@ -106,7 +122,10 @@ class Learned:
         return [[self._book.ids[index] for index in row] for row in order]
 
     def search(self, text: str, k: int) -> list[str]:
-        return self.lists([text], k)[0]
+        """The first k tools; kept, as requests are repeated."""
+        if (text, k) not in self._kept:
+            self._kept[text, k] = self.lists([text], k)[0]
+        return self._kept[text, k]
 
     def recall(self, data: DataSet, split: str) -> np.ndarray:
         """Recall at 5 per query of a split."""
@@ -121,14 +140,21 @@ class Scenario:
 
     careless: int = 0
     hostile: int = 0
+    keys: int = 1
+    adds_words: bool = False
     bounds: Mapping[str, int] | None = None
     compares: bool = True
 
 
-def examples_of(folder: Path, bounds: Mapping[str, int], weights: EvidenceWeights) -> dict[str, tuple[str, ...]]:
-    """Examples that renew makes of a log."""
+def examples_of(
+    folder: Path, data: DataSet, bounds: Mapping[str, int], weights: EvidenceWeights
+) -> dict[str, tuple[str, ...]]:
+    """Examples that renew collects from a log."""
     sources = Sources(calls=(str(folder),), weights=weights, **bounds)
-    return {record.utterance: record.tools for record in read_records(sources, Counter())}
+    collected = collect(sources, {tool.id: tool for tool in data.tools}, ())
+    return {
+        collected.queries[query].text: tuple(tools) for gold in collected.gold.values() for query, tools in gold.items()
+    }
 
 
 def curve(
@@ -139,11 +165,11 @@ def curve(
     bounds = GUARDED if scenario.bounds is None else scenario.bounds
     with tempfile.TemporaryDirectory() as name:
         pool = sorted(data.gold["train"])
-        use = SimulatedUse(data, pool, book.rewordings, Path(name), seed)
+        use = SimulatedUse(data, pool, book.rewordings, Path(name), seed, scenario.adds_words)
         for uses in ROUNDS:
-            use.use(live.search, uses - done, scenario.careless, scenario.hostile)
+            use.use(live.search, uses - done, scenario.careless, scenario.hostile, scenario.keys)
             done = uses
-            candidate = Learned(book, examples_of(Path(name), bounds, weights))
+            candidate = Learned(book, examples_of(Path(name), data, bounds, weights))
             differences = candidate.recall(data, "dev") - live.recall(data, "dev")
             better = differences.sum() > 0 and randomisation_test(differences[:, None], seed)[0] < 0.05
             if better or not scenario.compares:
@@ -166,7 +192,7 @@ def choose(data: DataSet, book: VectorBook, seeds: Sequence[int]) -> list[dict[s
     for retried, failed, ignored in grid:
         weights = EvidenceWeights(retried=retried, failed=failed, ignored=ignored)
         values = [
-            Learned(book, examples_of(Path(logs[seed].name), GUARDED, weights)).recall(data, "dev").mean()
+            Learned(book, examples_of(Path(logs[seed].name), data, GUARDED, weights)).recall(data, "dev").mean()
             for seed in seeds
         ]
         rows.append({"retried": retried, "failed": failed, "ignored": ignored, "dev": float(np.mean(values))})
@@ -182,6 +208,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1200, help="queries that are asked, at most (1200)")
     parser.add_argument("--held-out", type=int, default=400, help="queries of dev and of test, at most (400)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 … (3)")
+    parser.add_argument("--only", default="", help="scenarios whose names contain this")
     parser.add_argument("--choose", action="store_true", help="compare weights of the evidence on dev, and stop")
     options = parser.parse_args()
     data = limit_queries(load_dataset(options.data), options.queries, 0)
@@ -197,6 +224,8 @@ def main() -> None:
     result = {}
     print(f"{data.name}: {len(data.tools)} tools, { ({split: len(gold) for split, gold in data.gold.items()}) }")
     for name, settings in SCENARIOS.items():
+        if options.only not in name:
+            continue
         values = np.array([curve(data, book, Scenario(**settings), EvidenceWeights(), seed) for seed in seeds])
         result[name] = {"mean": values.mean(axis=0).tolist(), "min": values.min(axis=0).tolist()}
         points = "  ".join(f"{uses}: {mean:.3f}" for uses, mean in zip(ROUNDS, values.mean(axis=0), strict=True))

@@ -1,7 +1,8 @@
 """Simulated agents that search and call over a log as a gateway writes it: honest, careless and hostile ones.
 
 An honest agent searches for a request, and mostly recognises the right tool in the list; if it is not there, it mostly
-searches again in other words. A careless one calls the first tool. A hostile one calls one tool for every request.
+searches again in other words. A careless one calls the first tool. A hostile one calls one tool for every request,
+found among all tools, or by adding the tool's own words to the request; several push the same tool.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class SimulatedUse:
     rewordings: Mapping[str, str]
     folder: Path
     seed: int
+    adds_words: bool = False
+    """Hostile agents add the words of their tool to the request, so that it is listed first."""
     now: float = 1_800_000_000.0
     log: AuditLog = field(init=False)
 
@@ -54,19 +57,20 @@ class SimulatedUse:
         self.gold = {query: tools for gold in self.data.gold.values() for query, tools in gold.items()}
         self.target = sorted(tool.id for tool in self.data.tools)[self.seed]
         """The tool that hostile agents push."""
+        described = next(tool.description for tool in self.data.tools if tool.id == self.target)
+        self.words = " ".join(described.split()[:8])
 
     def chance(self, share: float) -> bool:
         return bool(self._rng.random() < share)
 
-    def use(self, search: Search, uses: int, careless: int = 0, hostile: int = 0) -> None:
-        """Let agents work. `careless`, `hostile`: uses of the one such key, per ten uses of honest ones."""
+    def use(self, search: Search, uses: int, careless: int = 0, hostile: int = 0, keys: int = 1) -> None:
+        """Let agents work. `careless`, `hostile`: uses of each of the `keys` of this kind, per ten honest ones."""
         for _ in range(uses):
             self._honest(f"honest-{self._rng.integers(HONEST)}", search)
             for name, extra in (("careless", careless), ("hostile", hostile)):
-                if extra and self.chance(extra / 10 - extra // 10):
-                    self._other(name, search)
-                for _ in range(extra // 10):
-                    self._other(name, search)
+                for key in range(keys if extra else 0):
+                    for _ in range(extra // 10 + self.chance(extra / 10 - extra // 10)):
+                        self._other(name, f"{name}-{key}", search)
 
     def _draw(self) -> str:
         return str(self.pool[int(self._rng.integers(len(self.pool)))])
@@ -91,15 +95,18 @@ class SimulatedUse:
                 break
         self.now += 20.0
 
-    def _other(self, key: str, search: Search) -> None:
+    def _other(self, kind: str, key: str, search: Search) -> None:
         query = self._draw()
         text = self.data.queries[query].text
-        tools = search(text, LISTED if key == "careless" else 200)
-        if key == "hostile":
+        if kind == "hostile" and self.adds_words:
+            text = f"{text} {self.words}"
+        tools = search(text, LISTED if kind == "careless" else 200)
+        if kind == "hostile":
             tools = [*dict.fromkeys([*tools, self.target])]
+        self.now += 1.0
         self.log.add_search(key, text, tools, "index")
-        tool = tools[0] if key == "careless" else self.target
-        right = tool in self.gold[query] or key == "hostile"
+        tool = tools[0] if kind == "careless" else self.target
+        right = tool in self.gold[query] or kind == "hostile"
         self._call(key, tool, 1 - FAILS if right else WRONG_WORKS)
 
     def _call(self, key: str, tool: str, works: float) -> None:

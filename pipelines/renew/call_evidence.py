@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.data.dataset import stable_hash
-from pipelines.data.dataset_writer import normalize_utterance
+from pipelines.renew.call_links import CallLog, LoggedCall, LoggedSearch
 from pipelines.renew.settings import Sources
 
 FAILURES = ("tool_error", "upstream_error")
@@ -35,29 +34,14 @@ Pair = tuple[str, str]
 """A normalized query and a tool."""
 
 
-@dataclass(slots=True)
-class _Search:
-    text: str
-    key: str
-    time: float
-    shown: tuple[str, ...]
-    retries: _Search | None = None
-    """The search that this one repeats in other words."""
-    called: set[str] = field(default_factory=set)
-    succeeded: bool = False
-
-    @property
-    def query(self) -> str:
-        return normalize_utterance(self.text)
-
-
 class CallEvidence:
-    """Searches and calls of a log, read line by line."""
+    """What the searches and calls of all logs support."""
 
     def __init__(self, sources: Sources, left_out: Counter[str]) -> None:
         self._sources, self._left_out = sources, left_out
-        self._searches: dict[str, _Search] = {}
-        self._newest: dict[str, _Search] = {}
+        self._log = CallLog(sources, left_out)
+        self._searches: list[LoggedSearch] = []
+        self._newest: dict[str, LoggedSearch] = {}
         self._successes: defaultdict[Pair, set[str]] = defaultdict(set)
         """Keys by query and tool, as in the following."""
         self._retried: defaultdict[Pair, set[str]] = defaultdict(set)
@@ -65,51 +49,39 @@ class CallEvidence:
         self._texts: dict[str, str] = {}
 
     def read(self, rows: Iterable[Any]) -> None:
-        """Take the records of one file, oldest file first."""
-        for row in rows:
-            if not isinstance(row, dict) or row.get("kind") not in ("search", "call"):
-                self._left_out["lines that are no search or call"] += 1
-            elif self._sources.keys and row.get("key") not in self._sources.keys:
-                self._left_out["other keys"] += 1
-            elif row["kind"] == "call":
-                self._take_call(row)
-            elif isinstance(row.get("query"), str):
-                self._take_search(row)
-            else:
-                self._left_out["searches without a query (`calls.log_queries`)"] += 1
+        """Take the records of one file."""
+        self._log.read(rows)
 
-    def _take_search(self, row: dict[str, Any]) -> None:
-        tools, then = row.get("tools"), row.get("time")
-        shown = tuple(str(tool) for tool in tools[:SHOWN]) if isinstance(tools, list) else ()
-        time = float(then) if isinstance(then, int | float) else 0.0
-        search = _Search(row["query"], str(row.get("key")), time, shown)
+    def _take_search(self, search: LoggedSearch) -> None:
         before = self._newest.get(search.key)
         if before is not None and not before.succeeded and _is_retry(before, search):
             search.retries = before
-        self._newest[search.key] = self._searches[str(row.get("search"))] = search
+        self._newest[search.key] = search
+        self._searches.append(search)
         self._texts.setdefault(search.query, search.text)
 
-    def _take_call(self, row: dict[str, Any]) -> None:
-        search = self._searches.get(str(row.get("search")))
-        if search is None:
-            self._left_out["calls without a search"] += 1
-            return
-        tool, key = str(row.get("tool")), str(row.get("key"))
-        search.called.add(tool)
-        if row.get("outcome") == "ok":
+    def _take_call(self, call: LoggedCall) -> None:
+        search = call.search
+        search.called.add(call.tool)
+        if call.outcome == "ok":
             search.succeeded = True
-            self._successes[search.query, tool].add(key)
+            self._successes[search.query, call.tool].add(call.key)
             earlier = search.retries
             while earlier is not None:
-                self._retried[earlier.query, tool].add(key)
+                self._retried[earlier.query, call.tool].add(call.key)
                 earlier = earlier.retries
-        elif row.get("outcome") in FAILURES:
-            self._failures[search.query, tool].add(key)
+        elif call.outcome in FAILURES:
+            self._failures[search.query, call.tool].add(call.key)
             self._left_out["failed calls"] += 1
 
     def examples(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Queries with the tools that the evidence supports."""
-        if unused := sum(not search.called for search in self._searches.values()):
+        for event in self._log.events():
+            if isinstance(event, LoggedSearch):
+                self._take_search(event)
+            else:
+                self._take_call(event)
+        if unused := sum(not search.called for search in self._searches):
             self._left_out["searches without a call"] += unused
         support = self._within_shares(self._support())
         best: defaultdict[str, float] = defaultdict(float)
@@ -127,7 +99,7 @@ class CallEvidence:
         """Sum of the weights of all pairs that have enough of it."""
         weights = self._sources.weights
         ignored: defaultdict[Pair, set[str]] = defaultdict(set)
-        for search in self._searches.values():
+        for search in self._searches:
             for tool in _passed_over(search):
                 ignored[search.query, tool].add(search.key)
         callers: defaultdict[str, set[str]] = defaultdict(set)
@@ -163,16 +135,15 @@ class CallEvidence:
         return within
 
 
-def _is_retry(before: _Search, search: _Search) -> bool:
+def _is_retry(before: LoggedSearch, search: LoggedSearch) -> bool:
     """True if the second search may be the first request in other words, and not another request."""
     first, second = set(before.query.split()), set(search.query.split())
     shared = len(first & second) / max(1, min(len(first), len(second)))
     return 0 <= search.time - before.time <= RETRY_SECONDS and first != second and shared >= MIN_SHARED
 
 
-def _passed_over(search: _Search) -> tuple[str, ...]:
+def _passed_over(search: LoggedSearch) -> tuple[str, ...]:
     """Tools that the caller saw and did not call: those above the first called one, or all if none was called."""
-    called = [rank for rank, tool in enumerate(search.shown) if tool in search.called]
-    if search.called and not called:
-        return search.shown
-    return search.shown[: called[0]] if called else search.shown
+    shown = search.tools[:SHOWN]
+    called = [rank for rank, tool in enumerate(shown) if tool in search.called]
+    return shown[: called[0]] if called else shown

@@ -68,6 +68,9 @@ class Sources:
     """API keys that must have called a tool with success before calls count as evidence for it."""
     max_per_key: Annotated[int, Ge(0)] = 0
     """Examples that the calls of one key may contribute; 0: no limit."""
+    max_rank: Annotated[int, Ge(0)] = 10
+    """Calls of tools below this rank of the search are no evidence: a caller who lists all tools may call any; 0: no
+    limit."""
     weights: EvidenceWeights = EvidenceWeights()
     database: DatabaseSettings | None = None
     """Database in which several gateways share feedback."""

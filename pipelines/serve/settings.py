@@ -134,6 +134,11 @@ class McpSource:
         if bool(self.url) == bool(self.command):
             raise BadInput(f"give either a url or a command, got url {self.url!r} and command {self.command!r}", "url")
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Environment variables whose values are not passed on."""
+        return (self.key_variable, *self.variables)
+
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.util import find_spec
 from typing import Any
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 from paths import ROOT
 
 from pipelines import config as configs
+from pipelines.cli import main as cli
 from pipelines.serve.rewriter.settings import ExternalServers
 from pipelines.serve.settings import ServeConfig
 
@@ -45,7 +48,32 @@ def test_compose() -> None:
     assert config.rewriter.backend.model in services["vllm-1"]["command"]
     assert f"./rewriter:{config.rewriter.path}:ro" in services["vllm-1"]["volumes"]
     assert f"./rewriter:{config.rewriter.path}:ro" in services["gateway-1"]["volumes"]
-    assert set(compose["volumes"]) == {"catalogue"}
+    assert set(compose["volumes"]) == {"catalogue", "calls"}
+
+
+def test_servers_to_call_are_one_comment_away() -> None:
+    text = (FOLDER / "serve.yaml").read_text(encoding="utf-8")
+    config = configs.parse(ServeConfig, yaml.safe_load(re.sub(r"^# (?=(mcp|imports|calls):)", "", text, flags=re.M)))
+    [server] = config.mcp
+    assert [server.url.split("/")[2]] == list(config.imports.hosts)
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))
+    for name in ("gateway-1", "gateway-2"):
+        volumes = dict(volume.split(":")[:2] for volume in compose["services"][name]["volumes"])
+        folder = volumes["calls"]
+        assert config.calls.log.startswith(f"{folder}/")
+        assert f"--owner toolrewrite {folder}" in (FOLDER / "Dockerfile").read_text()  # a new volume takes it over
+        assert compose["services"][name]["env_file"] == [{"path": ".env", "required": False}]
+
+
+def test_secrets_and_models_stay_out_of_the_image() -> None:
+    """A copied file remains in its layer, also if a later step deletes it."""
+    ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {"docs/deploy/.env", "docs/deploy/rewriter", ".git", "data", "runs"} <= set(ignored)
+
+
+def test_the_server_reads_its_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.serve([str(FOLDER / "serve.yaml"), "--dry-run"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["retriever"] == "masstool"
 
 
 def vllm_containers() -> list[tuple[str, list[str]]]:

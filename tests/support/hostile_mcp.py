@@ -32,6 +32,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "lie": {"type": "object", "properties": {"x": {"type": "strng", "$ref": "http://127.0.0.1:9/schema"}}},
     "secret": {"type": "object"},
 }
+KEY = f" Its key is {os.environ.get('SERVER_KEY')}."
 OUTPUT = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
 
 
@@ -46,7 +47,7 @@ def make_server(journal: str = "") -> Server[Any]:  # noqa: C901
             tools=[
                 types.Tool(
                     name=name,
-                    description=f"The tool {name} of a test.",
+                    description=f"The tool {name} of a test.{KEY if name == 'secret' else ''}",
                     input_schema=schema,
                     annotations=HINTS.get(name),
                     output_schema=OUTPUT if name == "lie" else None,
@@ -85,6 +86,7 @@ def make_server(journal: str = "") -> Server[Any]:  # noqa: C901
             case "lie":
                 text, structured = "no sum", {"sum": "not a number"}
             case "secret":
+                await context.session.report_progress(1, 1, f"with {os.environ.get('SERVER_KEY')}")
                 text = f"the key is {os.environ.get('SERVER_KEY')}"
         content = [types.TextContent(type="text", text=text)]
         return types.CallToolResult(content=content, structured_content=structured, is_error=wrong)

@@ -19,7 +19,10 @@ READ_ONLY = ("GET", "HEAD", "OPTIONS", "QUERY")
 METHODS = (*READ_ONLY, "POST", "PUT", "PATCH", "DELETE")
 DESTRUCTIVE = ("PUT", "PATCH", "DELETE")
 _SEPARATORS = {"spaceDelimited": " ", "pipeDelimited": "|"}
-_RESERVED = {"host", "content-length", "transfer-encoding", "connection", "authorization", "cookie"}
+_RESERVED = {
+    "host", "content-length", "transfer-encoding", "connection", "upgrade", "expect", "te", "trailer", "cookie",
+    "authorization", "proxy-authorization", "x-http-method", "x-http-method-override", "x-method-override",
+}  # fmt: skip
 """Headers that no argument may set."""
 
 
@@ -98,6 +101,9 @@ def add_credentials(request: ApiRequest, security: Any, secret: str, provider: s
         case "apiKey" if goes == "cookie":
             request.cookies[name] = secret
         case "apiKey":
+            same = [header for header in request.headers if header.lower() == name.lower()]
+            for header in same:  # of an argument
+                del request.headers[header]
             request.headers[name or "Authorization"] = secret
         case "basic":
             request.headers["Authorization"] = _basic(secret)

@@ -1,32 +1,33 @@
 """Check the arguments of a call against the tool's schema, in bounded time.
 
-Schemas come from providers, so a check must not be an attack: references stay inside the schema, patterns have a time
-limit, and the number of steps is limited. What cannot be checked within the limits is left to the tool's own server.
+References stay inside the schema. What cannot be checked within the limits is left to the tool's own server.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+import asyncio
+import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import regex
-from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema import ValidationError
 from jsonschema.exceptions import UnknownType, best_match
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from pipelines.serve.calls.outcomes import CallFailure
 from pipelines.serve.formats.argument_schemas import Schema, arguments_of
+from pipelines.serve.formats.bounded_checks import BoundedCheck, TooMuch
 from retrievers.types import Tool
 
-PATTERN_SECONDS = 0.05
-"""Seconds for all patterns of one check."""
-MAX_STEPS = 20_000
-"""References that one check may follow."""
-MAX_COMPARED = 200
-"""Items of an array that are compared with each other."""
+CHECK_SECONDS = 0.2
+"""CPU seconds of one check."""
+LARGE = 10_000
+"""Characters from which on a schema is read in a thread."""
+NESTING = 64
+"""Levels around the arguments in the message that they are sent in, and as many calls around the one that writes it."""
 MAX_SHOWN = 12
 """Names or values in a message."""
 _BAD_SCHEMA = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, UnknownType)
@@ -34,68 +35,55 @@ _BAD_SCHEMA = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErr
 _TYPES = {"object": "an object", "array": "a list", "integer": "an integer", "null": "null"}
 
 
-class _TooMuch(Exception):
-    """The check exceeds its limits."""
-
-
 class ArgumentChecker:
     """Checks against one schema."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema, self._steps, self._seconds = schema, 0, PATTERN_SECONDS
-        follow = Draft202012Validator.VALIDATORS["$ref"]
-
-        def reference(validator: Any, value: Any, instance: Any, parent: Any) -> Iterator[ValidationError]:
-            self._steps += 1
-            if self._steps > MAX_STEPS:
-                raise _TooMuch
-            yield from follow(validator, value, instance, parent) or ()
-
-        rules = {"$ref": reference, "pattern": self._pattern, "patternProperties": _skip, "uniqueItems": _unique_items}
-        made = validators.extend(Draft202012Validator, {**rules, "$dynamicRef": _skip})
-        self._validator = made(schema, registry=Registry())
+        self._schema, self._check = schema, BoundedCheck(CHECK_SECONDS)
+        self._validator = self._check.validator(schema, registry=Registry())
 
     def complaint(self, arguments: Mapping[str, Any]) -> str | None:
         """A sentence about the first mistake; None: the arguments fit, or cannot be checked."""
-        self._steps, self._seconds = 0, PATTERN_SECONDS
+        self._check.start()
         try:
             error = best_match(self._validator.iter_errors(arguments))
-        except (_TooMuch, RecursionError, Unresolvable, TimeoutError, regex.error, *_BAD_SCHEMA):
+        except (TooMuch, RecursionError, Unresolvable, TimeoutError, regex.error, *_BAD_SCHEMA):
             return None
         return None if error is None else _sentence(error, self._schema)
 
-    def _pattern(self, validator: Any, value: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
-        if not validator.is_type(instance, "string") or not isinstance(value, str):
-            return
-        began = time.monotonic()
-        matched = regex.search(value, instance[:10_000], timeout=max(0.001, self._seconds))
-        self._seconds -= time.monotonic() - began
-        if self._seconds <= 0:
-            raise _TooMuch
-        if matched is None:
-            yield ValidationError(f"does not match {value!r}")
+
+async def load_schema(tool: Tool) -> None:
+    """Read a large schema in a thread, as that may take seconds; it is cached then."""
+    if len(tool.schema) > LARGE:
+        await asyncio.to_thread(arguments_of, tool)
 
 
 def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that do not fit the tool's schema."""
-    complaint = _checker(tool).complaint(arguments)
+    """Refuse arguments that do not fit the tool's schema, or that JSON cannot express."""
+    complaint = _not_json(arguments) or _checker(tool).complaint(arguments)
     if complaint is not None:
         raise CallFailure("arguments", complaint)
+
+
+def _not_json(arguments: Mapping[str, Any]) -> str:
+    """A sentence about what no server could read; empty: nothing. Python reads more than JSON allows."""
+    wrapped: Any = arguments
+    for _ in range(NESTING):
+        wrapped = [wrapped]
+    try:
+        json.dumps(wrapped, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError:
+        return "the arguments are nested too deeply"
+    except UnicodeEncodeError:
+        return "the arguments contain half a surrogate pair, which is no text"
+    except ValueError:
+        return "numbers must be finite; NaN and Infinity are no JSON"
+    return ""
 
 
 @lru_cache(maxsize=2048)
 def _checker(tool: Tool) -> ArgumentChecker:
     return ArgumentChecker(arguments_of(tool))
-
-
-def _unique_items(validator: Any, value: Any, instance: Any, parent: Any) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "array") and len(instance) <= MAX_COMPARED:
-        yield from Draft202012Validator.VALIDATORS["uniqueItems"](validator, value, instance, parent) or ()
-
-
-def _skip(*_: Any) -> Iterator[ValidationError]:
-    """A keyword that is not checked."""
-    return iter(())
 
 
 def _sentence(error: ValidationError, schema: Schema) -> str:

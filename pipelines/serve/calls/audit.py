@@ -5,7 +5,8 @@
      "search": "s3f…", "rank": 1}
 
 `search` and `rank` say which search listed the tool, and at which rank: the one that the caller names, else its newest
-that lists the tool. Queries and arguments are written only if the config says so.
+that lists the tool. A search that it names and this gateway does not know may be another replica's: it is logged
+without a rank, and `rewrite-train renew` looks it up. Queries and arguments are written only if the config says so.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,11 @@ MAX_RECENT = 200
 """Calls that the page shows."""
 MAX_SEARCHES = 10_000
 """Searches that a call may follow."""
+MAX_LISTED = 100_000
+"""Tools in these searches. Beyond either limit, the key that holds most loses its oldest search."""
 FOLLOW_SECONDS = 600.0
-"""A search is forgotten after this time."""
+"""A call that names no search follows one within this time."""
+_SEARCH = re.compile(r"s[0-9a-f]{12}")
 Record = dict[str, Any]
 log = logging.getLogger("rewrite-serve")
 
@@ -43,20 +48,33 @@ class AuditLog:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.recent: deque[Record] = deque(maxlen=MAX_RECENT)
         """The newest calls, without arguments."""
-        self._searches: OrderedDict[str, tuple[float, str, dict[str, int]]] = OrderedDict()
+        self._searches: dict[str, tuple[float, str, tuple[str, ...]]] = {}
+        self._held: defaultdict[str, deque[str]] = defaultdict(deque)
+        """The searches of each key, oldest first."""
+        self._listed: Counter[str] = Counter()
+        """Tools in the searches of each key, and one per search."""
+        self._size = 0
+        """Of all keys."""
         self._newest: dict[tuple[str, str], str] = {}
         """Key and tool -> the key's newest search that lists the tool."""
         self._file: tuple[str, int] | None = None
 
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """Searches, and the tools in them."""
+        return len(self._searches), self._size - len(self._searches)
+
     def add_search(self, key: str, query: str, tools: Sequence[str], index: str) -> str:
         """Log a search; returns its id."""
         search, now = "s" + secrets.token_hex(6), self._clock()
-        ranks = {tool: rank for rank, tool in enumerate(tools, 1)}
-        self._searches[search] = now, key, ranks
-        for tool in ranks:
+        self._searches[search] = now, key, tuple(tools)
+        self._held[key].append(search)
+        self._listed[key] += 1 + len(tools)
+        self._size += 1 + len(tools)
+        for tool in tools:
             self._newest[key, tool] = search
-        while len(self._searches) > MAX_SEARCHES:
-            self._forget(*self._searches.popitem(last=False))
+        while len(self._searches) > MAX_SEARCHES or self._size > MAX_LISTED:
+            self._forget_oldest(max(self._listed, key=self._listed.__getitem__))
         record: Record = {"time": round(now, 3), "kind": "search", "search": search, "key": key}
         if self._settings.log_queries:
             record["query"] = query
@@ -86,21 +104,30 @@ class AuditLog:
             "rank": rank,
         }
         self.recent.append(record)
-        self._write({**record, "arguments": arguments} if self._settings.log_arguments else record)
+        try:
+            self._write({**record, "arguments": arguments} if self._settings.log_arguments else record)
+        except RecursionError:  # arguments that were refused because they are nested too deeply
+            self._write(record)
 
     def _follow(self, key: str, tool: str, search: str | None, now: float) -> tuple[str | None, int | None]:
         """The search that a call follows, and the tool's rank in it; a search of another key does not count."""
         named = self._searches.get(search or "")
         if search and named and named[1] == key and tool in named[2]:
-            return search, named[2][tool]
+            return search, 1 + named[2].index(tool)
         identity = self._newest.get((key, tool), "")
         if identity and now - self._searches[identity][0] <= FOLLOW_SECONDS:
-            return identity, self._searches[identity][2][tool]
-        return None, None
+            return identity, 1 + self._searches[identity][2].index(tool)
+        return (search, None) if search and named is None and _SEARCH.fullmatch(search) else (None, None)
 
-    def _forget(self, search: str, record: tuple[float, str, dict[str, int]]) -> None:
-        _, key, ranks = record
-        for tool in ranks:
+    def _forget_oldest(self, key: str) -> None:
+        """Forget the oldest search of a key."""
+        search = self._held[key].popleft()
+        _, _, tools = self._searches.pop(search)
+        self._listed[key] -= 1 + len(tools)
+        self._size -= 1 + len(tools)
+        if not self._held[key]:
+            del self._held[key], self._listed[key]
+        for tool in tools:
             if self._newest.get((key, tool)) == search:
                 del self._newest[key, tool]
 

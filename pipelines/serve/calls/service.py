@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -19,12 +18,13 @@ from pipelines.serve.bounds.costs import Cost
 from pipelines.serve.bounds.fairness import outside
 from pipelines.serve.calls.api import ApiUpstream
 from pipelines.serve.calls.api_request import DESTRUCTIVE
-from pipelines.serve.calls.arguments import check_arguments
+from pipelines.serve.calls.arguments import check_arguments, load_schema
 from pipelines.serve.calls.audit import AuditLog
 from pipelines.serve.calls.outcomes import CallFailure, Outcome
 from pipelines.serve.calls.upstream import McpUpstream
 from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.catalogue.mcp_sync import ToolTarget
+from pipelines.serve.catalogue.redaction import redact, redact_progress, redact_result
 from pipelines.serve.errors import Refusal
 from pipelines.serve.keys import Caller
 from pipelines.serve.metrics import Metrics
@@ -32,7 +32,6 @@ from pipelines.serve.schemas.calls import UpstreamOut
 from pipelines.serve.settings import ServeConfig
 from retrievers.types import Tool
 
-REDACTED = "[redacted]"
 log = logging.getLogger("rewrite-serve")
 
 
@@ -156,10 +155,11 @@ class CallService:
     ) -> types.CallToolResult:
         upstream, api = self._route(tool)
         self._check_access(caller, tool, upstream)
+        await load_schema(tool)
         check_arguments(tool, arguments)
         if upstream is not None:
-            variables = (upstream.source.key_variable, *upstream.source.variables)
-            calling = upstream.call(tool.name, arguments, progress)
+            variables = upstream.source.secrets
+            calling = upstream.call(tool.name, arguments, redact_progress(progress, variables))
         else:
             assert api is not None
             variables, calling = (api.source.key_variable,), api.call(tool, arguments)
@@ -204,21 +204,3 @@ def is_destructive(tool: Tool) -> bool:
     if hints.get("readOnlyHint") is True:
         return False
     return bool(hints.get("destructiveHint", hints.get("readOnlyHint") is False))
-
-
-def redact(text: str, variables: tuple[str, ...]) -> str:
-    """The text without the values of these environment variables."""
-    for name in variables:
-        secret = os.environ.get(name, "").strip() if name else ""
-        if len(secret) >= 8:
-            text = text.replace(secret, REDACTED)
-    return text
-
-
-def redact_result(result: types.CallToolResult, variables: tuple[str, ...]) -> types.CallToolResult:
-    """The result without the values of these environment variables, which a server may repeat."""
-    if not any(variables):
-        return result
-    text = result.model_dump_json(by_alias=True)
-    cleaned = redact(text, variables)
-    return result if cleaned == text else types.CallToolResult.model_validate_json(cleaned, by_name=False)

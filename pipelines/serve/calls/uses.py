@@ -57,7 +57,9 @@ class UseCounts:
         key, query = record.get("key"), record.get("utterance")
         tools = record.get("tools")
         if record.get("kind") == "call":
-            tools, query = [record.get("tool")] if record.get("outcome") == "ok" else [], record.get("search")
+            # Without a rank, the search is only what the caller says.
+            counts = record.get("outcome") == "ok" and record.get("rank") is not None
+            tools, query = [record.get("tool")] if counts else [], record.get("search")
         if query is None or not isinstance(tools, list) or (self._keys and key not in self._keys):
             return
         for tool in tools:

@@ -7,9 +7,10 @@ bounded in bytes and time. The address that was checked is the one that is conne
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 
 from pipelines.serve.catalogue.fetch import Address, check_url
 from pipelines.serve.catalogue.http_requests import HttpRequests
+from pipelines.serve.catalogue.redaction import redact
 from pipelines.serve.catalogue.stdio_requests import NOT_SENT, Requests, StdioRequests
 from pipelines.serve.catalogue.stdio_transport import stdio_transport
 from pipelines.serve.errors import Refusal
@@ -188,17 +190,22 @@ async def _http(
             await requests.close()
 
 
-async def read_tools(client: Client, provider: str, seconds: float) -> list[Tool]:
-    """All tools of a server's list; one that is wrong is logged and skipped."""
+async def read_tools(client: Client, provider: str, seconds: float, secrets: Sequence[str] = ()) -> list[Tool]:
+    """All tools of a server's list; one that is wrong is logged and skipped. `secrets`: as for `redact`."""
     tools: dict[str, Tool] = {}
     for facts in await list_tools(client, seconds):
         try:
-            tool = tool_of(facts, "the server's list", provider)
+            tool = tool_of(_without(facts, secrets), "the server's list", provider)
         except BadInput as error:
             log.warning("skipped a tool of %s: %s", provider or "an MCP server", error)
         else:
             tools[tool.id] = tool
     return list(tools.values())
+
+
+def _without(facts: dict[str, Any], secrets: Sequence[str]) -> dict[str, Any]:
+    cleaned: dict[str, Any] = json.loads(redact(json.dumps(facts), secrets)) if any(secrets) else facts
+    return cleaned
 
 
 async def list_tools(client: Client, seconds: float) -> list[dict[str, Any]]:
@@ -255,6 +262,6 @@ async def fetch_mcp_tools(source: McpSource, rules: ImportRules) -> list[Tool]:
     try:
         async with connect(source, rules) as (client, _):
             name = source.name or (client.server_info.name if client.server_info else "")
-            return await read_tools(client, name, rules.seconds)
+            return await read_tools(client, name, rules.seconds, source.secrets)
     except ExceptionGroup as group:  # from the SDK's task group
         raise to_refusal(group) from group

@@ -75,7 +75,8 @@ class McpFollower:
         try:
             while True:
                 self._changed.clear()
-                await self._sync(await read_tools(client, self._source.name, self._rules.seconds))
+                tools = await read_tools(client, self._source.name, self._rules.seconds, self._source.secrets)
+                await self._sync(tools)
                 self._pause, self.error = 1.0, ""
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._source.poll_seconds):

@@ -14,13 +14,15 @@ from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 
+from pipelines.serve.formats.bounded_checks import BoundedCheck, TooMuch
 from retrievers.catalogue.schema import properties_of, resolve_pointer
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
 Schema = dict[str, Any]
+CHECK_SECONDS = 5.0
+"""CPU seconds for the check of a schema; one that takes longer counts as invalid."""
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 _TYPE_ALIASES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "time": "string", "char": "string",
@@ -84,9 +86,12 @@ def rename_properties(schema: Schema) -> tuple[Schema, dict[str, str]]:
 
 
 def _is_valid(schema: Schema) -> bool:
+    check = BoundedCheck(CHECK_SECONDS, of_schemas=True)
+    check.start()
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
+        if next(check.validator(Draft202012Validator.META_SCHEMA).iter_errors(schema), None):
+            return False
+    except TooMuch:
         return False
     return not any(resolve_pointer(schema, reference) is None for reference in _references(schema))
 

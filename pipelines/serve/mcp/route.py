@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -40,8 +41,12 @@ class McpRoute:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Answer requests inside this context."""
-        async with self._plain.run(), self._streaming.run():
-            yield
+        watching = asyncio.create_task(self._listed.watch())
+        try:
+            async with self._plain.run(), self._streaming.run():
+                yield
+        finally:
+            watching.cancel()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request. Pages of other origins are refused, as the protocol demands."""

@@ -6,6 +6,7 @@ scopes and rate limits hold as on every other route.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic import BaseModel, Field, ValidationError
 
+from pipelines.serve.calls.arguments import load_schema
 from pipelines.serve.calls.outcomes import CallFailure
 from pipelines.serve.errors import Refusal
 from pipelines.serve.formats.definitions import mcp_tool
@@ -115,9 +117,11 @@ def make_server(gateway: Gateway, dynamic: ListedTools, local: Caller | None = N
 
     async def list_tools(context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         caller = caller_of(context)
+        if local is not None:
+            dynamic.session = context.session
         if not gateway.calls.can_call or "call" not in caller.scopes:
             return types.ListToolsResult(tools=listed)
-        return types.ListToolsResult(tools=[*listed, calling, *dynamic.tools(caller)])
+        return types.ListToolsResult(tools=[*listed, calling, *await asyncio.to_thread(dynamic.tools, caller)])
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         name, arguments, caller = params.name, params.arguments or {}, caller_of(context)
@@ -193,6 +197,7 @@ async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: ProgressFnT |
         raise Refusal(404, "not_found", "there is no tool with this id; take one from search_tools")
     tool = tools[body.id]
     call = json.loads(tool.call) if tool.call else None
+    await load_schema(tool)
     definition = mcp_tool(tool, tool.name)
     return _success(ToolDefinition(id=tool.id, provider=tool.provider, category=tool.category, call=call, **definition))
 
@@ -234,13 +239,14 @@ async def serve_stdio(gateway: Gateway) -> None:
     """Speak MCP on standard input and output until the client disconnects."""
     from mcp.server.stdio import stdio_server
 
-    server = make_server(
-        gateway, ListedTools(gateway), Caller("stdio", frozenset({"search", "call"}), access=gateway.config.access)
-    )
+    listed = ListedTools(gateway)
+    server = make_server(gateway, listed, Caller("stdio", frozenset({"search", "call"}), access=gateway.config.access))
     await gateway.start()
+    watching = asyncio.create_task(listed.watch())
     try:
         async with stdio_server() as (reading, writing):
-            changes = NotificationOptions(tools_changed=gateway.config.calls.list_found > 0)
+            changes = NotificationOptions(tools_changed=listed.changes)
             await server.run(reading, writing, server.create_initialization_options(changes))
     finally:
+        watching.cancel()
         await gateway.stop()

@@ -92,6 +92,39 @@ def test_one_key_teaches_only_its_share_and_tools_need_several(tmp_path: Path) -
     assert read(tmp_path, keys=("a",))[0] == {"honest request of a": {"good/tool"}}
 
 
+def test_logs_of_several_replicas_are_read_together(tmp_path: Path) -> None:
+    now = [0.0]
+    first, second = (
+        AuditLog(CallSettings(log=str(tmp_path / name), log_queries=True), clock=lambda: now[0]) for name in ("z", "a")
+    )
+    named = first.add_search("a", "read my notes", ["files/read"], "f")
+    other = first.add_search("b", "what is the time", ["time/now"], "f")
+    now[0] = 5.0
+    second.add_call("a", "files/read", {}, 0.1, "ok", named)
+    second.add_call("b", "time/now", {}, 0.1, "ok")  # names no search: the newest of its key
+    second.add_call("c", "time/now", {}, 0.1, "ok", other)  # another key's search
+    second.add_call("b", "files/read", {}, 0.1, "ok", other)  # a tool that it did not list
+    second.add_call("c", "files/read", {}, 0.1, "ok", "s0123456789ab")  # no search at all
+    first.add_search("d", "weather", ["weather/now"], "f")
+    now[0] = 2_000.0
+    second.add_call("d", "weather/now", {}, 0.1, "ok")  # too late
+    left_out: Counter[str] = Counter()
+    sources = Sources(calls=(str(tmp_path / "a"), str(tmp_path / "z")))
+    records = {record.utterance: set(record.tools) for record in read_records(sources, left_out)}
+    assert records == {"read my notes": {"files/read"}, "what is the time": {"time/now"}}
+    assert left_out["calls without a search"] == 4
+
+
+def test_tools_far_down_a_list_are_no_evidence(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    for key in ("a", "b", "c"):  # keys that act together, and list everything to call one tool for every request
+        log.add_search(key, "read my notes", [*(f"files/{number}" for number in range(100)), "evil/tool"], "f")
+        log.add_call(key, "evil/tool", {}, 0.1, "ok")
+    records, left_out = read(tmp_path, min_callers=2)
+    assert (records, left_out["calls of tools below `max_rank`"]) == ({}, 3)
+    assert read(tmp_path, min_callers=2, max_rank=0)[0] == {"read my notes": {"evil/tool"}}
+
+
 def test_without_queries_in_the_log_nothing_is_learned(tmp_path: Path) -> None:
     log = log_of(tmp_path, queries=False)
     log.add_search("a", "Read my notes", ["files/read"], "f")

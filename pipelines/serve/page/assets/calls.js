@@ -62,9 +62,11 @@ async function callTool() {
   await refresh();
 }
 
+// On a narrow screen every cell is a line with its column's name.
 function table(label, heads, rows) {
   const top = el("tr", {}, heads.map((name) => el("th", { scope: "col" }, name)));
-  return scrolling(label, el("table", {}, el("thead", {}, top), el("tbody", {}, rows)));
+  for (const row of rows) [...row.children].forEach((cell, index) => (cell.dataset.column = heads[index]));
+  return scrolling(label, el("table", { class: "calls" }, el("thead", {}, top), el("tbody", {}, rows)));
 }
 
 function servers(upstreams) {
@@ -74,8 +76,8 @@ function servers(upstreams) {
       {},
       el("th", { scope: "row" }, foreign(name)),
       el("td", {}, kind),
-      el("td", {}, state, error ? [": ", foreign(error)] : []),
-      el("td", {}, String(tools)),
+      el("td", {}, el("span", {}, state, error ? [": ", foreign(error)] : [])),
+      el("td", {}, el("a", { href: `#/catalogue?provider=${encodeURIComponent(name)}` }, String(tools))),
       el("td", {}, String(starts)),
       el("td", {}, String(running)),
       el("td", {}, Object.entries(calls).map(([outcome, number]) => `${outcome} ${number}`).join(", ") || "none"),

@@ -44,8 +44,13 @@ function body(tool) {
       : el("p", { class: "hint" }, "It has no description, so searches hardly find it."),
     parameters(tool.parameters),
     schema(tool.schema),
+    about?.scopes.includes("call") && el("p", {}, el("a", { href: tryUrl(tool.id), "data-close": true }, "Try it under Servers")),
     about?.scopes.includes("write") && remover(tool),
   ];
+}
+
+function tryUrl(id) {
+  return `#/calls?tool=${encodeURIComponent(id)}`;
 }
 
 function schema(value) {

@@ -13,6 +13,7 @@ from paths import SUPPORT
 from serving import Running
 from waiting import until
 
+from pipelines.serve.calls import audit
 from pipelines.serve.calls.audit import AuditLog, read_audit
 from pipelines.serve.calls.settings import AccessRules, CallSettings
 from pipelines.serve.keys import make_key
@@ -118,4 +119,34 @@ def test_a_call_belongs_to_the_search_that_listed_the_tool(tmp_path: Path) -> No
         (first, 1), (second, 1), (first, 2), (None, None), (None, None)
     ]  # fmt: skip
     assert calls[1]["arguments"] == {"to": "y"}
+    unknown = "s0123456789ab"  # perhaps another replica's
+    log.add_call("c", "x/read", {}, 0.1, "ok", unknown)
+    log.add_call("c", "x/read", {}, 0.1, "ok", "no search at all")
+    assert [(call["search"], call["rank"]) for call in list(log.recent)[-2:]] == [(unknown, None), (None, None)]
     assert "query" not in json.dumps(list(read_audit(tmp_path)))
+
+
+def test_the_memory_of_searches_is_bounded_and_shared_fairly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MAX_SEARCHES", 100)
+    monkeypatch.setattr(audit, "MAX_LISTED", 2_000)
+    log = AuditLog(CallSettings())
+    few = [log.add_search("few", "q", [f"x/{number}"], "f") for number in range(5)]
+    for number in range(1_000):  # one key searches much, and lists much
+        log.add_search("many", "q", [f"y/{number}-{rank}" for rank in range(200)], "f")
+        searches, listed = log.remembered
+        assert (searches <= 100, listed <= 2_000) == (True, True)
+    for number, search in enumerate(few):
+        log.add_call("few", f"x/{number}", {}, 0.1, "ok", search)
+    assert [call["rank"] for call in log.recent] == [1] * 5
+    log.add_call("many", "y/0-0", {}, 0.1, "ok")
+    log.add_call("many", "y/999-199", {}, 0.1, "ok")
+    assert [call["rank"] for call in list(log.recent)[-2:]] == [None, 200]
+
+
+def test_arguments_that_cannot_be_written_leave_the_call_in_the_log(tmp_path: Path) -> None:
+    log, nested = AuditLog(CallSettings(log=str(tmp_path), log_arguments=True)), []
+    for _ in range(100_000):
+        nested = [nested]
+    log.add_call("a", "x", {"deep": nested, "half": "\ud800"}, 0.1, "arguments")
+    log.add_call("a", "x", {"half": "\ud800"}, 0.1, "arguments")
+    assert [record["tool"] for record in read_audit(tmp_path)] == ["x", "x"]

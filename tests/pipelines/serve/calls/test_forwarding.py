@@ -267,8 +267,53 @@ def test_an_answer_that_is_too_large_fails_alone_and_a_flood_harms_nobody(gatewa
 
 
 def test_secrets_of_the_environment_reach_the_server_and_nothing_else(gateway: Running, log: Path) -> None:
-    assert text(talk(f"{gateway.url}/mcp", call("secret"))) == "the key is [redacted]"
+    seen: list[str | None] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(message)
+
+    async def work(client: Client) -> None:
+        assert text(await call("secret")(client)) == "the key is [redacted]"
+        body = {"id": "hostile/secret"}
+        await client.call_tool("call_tool", body, progress_callback=on_progress)
+        definition = (await client.call_tool("get_tool", body)).structured_content
+        assert definition["description"].endswith("Its key is [redacted].")
+
+    talk(f"{gateway.url}/mcp", work)
+    assert seen == ["with [redacted]"]
     assert SECRET not in log.read_text()
+
+
+@pytest.mark.parametrize("route", ["/mcp", "/v1/call"])
+def test_arguments_that_no_server_could_read_are_refused(gateway: Running, journal: Path, route: str) -> None:
+    """Python reads more than JSON allows, and writes less depth than it reads."""
+
+    def post(tool: str, arguments: str) -> tuple[int, str]:
+        named = json.dumps({"id" if route == "/mcp" else "tool": tool})[:-1].replace("surrogate", "\\ud800")
+        body = f'{named}, "arguments": {arguments}}}'
+        if route == "/mcp":
+            params = f'{{"name": "call_tool", "arguments": {body}}}'
+            body = f'{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {params}}}'
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        answer = httpx2.post(f"{gateway.url}{route}", content=body.encode("ascii"), headers=headers, timeout=60)
+        return answer.status_code, answer.text
+
+    for value in (
+        "NaN",
+        "1e999",
+        '"\\ud800"',
+        "[" * 900 + "]" * 900,
+        "[" * 950 + "]" * 950,
+        "[" * 99_000 + "]" * 99_000,
+    ):
+        status, answer = post("hostile/hang", f'{{"x": {value}}}')
+        assert status in (200, 400, 422), (value[:20], status, answer)
+        assert "failed inside" not in answer
+    status, answer = post("surrogate", "{}")
+    assert status in (200, 400, 422), answer
+    assert lines(journal) == []
+    assert gateway.client.get("/v1/upstreams").status_code == 200
+    assert post("hostile/echo", '{"text": "well"}')[0] == 200
 
 
 def test_on_standard_input_too(index: Path, tmp_path: Path, journal: Path) -> None:

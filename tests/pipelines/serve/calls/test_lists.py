@@ -18,7 +18,9 @@ from paths import ROOT, SUPPORT
 from serving import Running, running
 from waiting import until
 
+from pipelines.serve.mcp.listed_tools import _name
 from retrievers.index import build
+from retrievers.types import Tool
 
 OWN = {"search_tools", "get_tool", "call_tool"}
 HOSTILE = {"name": "hostile", "command": [sys.executable, str(SUPPORT / "hostile_mcp.py")]}
@@ -32,10 +34,15 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def gateway(config: dict[str, Any]) -> Iterator[Running]:
+def shop() -> ToolShop:
+    return ToolShop("mend", "wash")
+
+
+@pytest.fixture(scope="module")
+def gateway(config: dict[str, Any], shop: ToolShop) -> Iterator[Running]:
     calls = {"list_providers": ["shop"], "list_found": 3}
     imports = {"hosts": ["127.0.0.1"], "allow_private": True}
-    with over_http(ToolShop("mend", "wash")) as url:
+    with over_http(shop) as url:
         source = {"name": "shop", "url": url}
         with running({**config, "mcp": [HOSTILE, source], "calls": calls, "imports": imports}) as server:
             until(lambda: {"hostile/echo", "shop/wash"} <= set(server.gateway.catalogue.current.index.tools))
@@ -71,6 +78,27 @@ def test_chosen_providers_are_listed_and_found_tools_join_them(gateway: Running)
         assert (wrong.is_error, "must be a string" in wrong.content[0].text) == (True, True)  # type: ignore[union-attr]
 
     talk(f"{gateway.url}/mcp", work)
+
+
+def test_callers_are_notified_when_a_listed_provider_changes_its_tools(gateway: Running, shop: ToolShop) -> None:
+    async def work(client: Client) -> None:
+        async with client.listen(tools_list_changed=True) as events:
+            shop.tools["iron"] = "Irons for you."
+            await shop.tell()
+            await anext(aiter(events))
+        assert "iron" in {name.rpartition("_")[0] for name in await names(client)}
+
+    talk(f"{gateway.url}/mcp", work)
+    del shop.tools["iron"]
+
+
+def test_a_tool_cannot_take_the_listed_name_of_another() -> None:
+    tools = [Tool(f"{provider}/read file", "read file", provider=provider) for provider in ("files", "evil")]
+    first, second = map(_name, tools)
+    assert (first[:10], second[:10]) == ("read_file_", "read_file_")
+    assert first != second
+    assert len(first.removeprefix("read_file_")) == 16  # more than a provider can try by choosing its ids
+    assert len(_name(Tool("x", "x" * 500))) <= 64
 
 
 def test_on_standard_input_the_client_is_notified(config: dict[str, Any], tmp_path: Path) -> None:

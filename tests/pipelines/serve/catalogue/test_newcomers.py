@@ -70,8 +70,9 @@ def test_paraphrases_take_little_of_tools_that_are_used(serve: Serve, tmp_path: 
 
 def test_uses_are_counted_once_per_key_and_query(tmp_path: Path) -> None:
     calls, feedback = tmp_path / "calls-2026-11-18.jsonl", tmp_path / "feedback-2026-11-18.jsonl"
-    call = {"kind": "call", "key": "agent", "tool": "a", "outcome": "ok", "search": "s1"}
+    call = {"kind": "call", "key": "agent", "tool": "a", "outcome": "ok", "search": "s1", "rank": 1}
     records = [call, call, {**call, "search": "s2"}, {**call, "outcome": "failed", "search": "s3"}]
+    records.append({**call, "search": "s4", "rank": None})  # a search that the gateway does not know
     calls.write_text("".join(f"{json.dumps(record)}\n" for record in [*records, {**call, "key": "other"}]))
     feedback.write_text(json.dumps({"utterance": "x", "tools": ["a", "b"], "key": "agent"}) + "\n{torn")
     uses = UseCounts([tmp_path, tmp_path / "absent"], ["agent"])

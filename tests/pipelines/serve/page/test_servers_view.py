@@ -33,3 +33,12 @@ def test_servers_are_shown_and_a_tool_can_be_tried(serve: Serve) -> None:
         page.click("#call-form button")
         page.wait_for_selector("#call-result .trouble")
         assert "issing: text" in page.inner_text("#call-result .trouble")
+        page.click("#upstreams tbody a")  # its tools in the catalogue, and one of them back here
+        page.click("button.open:has-text('fail')")
+        page.click("#tool a")
+        page.wait_for_selector("#call-form:visible")
+        assert page.input_value("#call-tool") == "hostile/fail"
+        page.set_viewport_size({"width": 390, "height": 800})
+        before = "(node) => getComputedStyle(node, '::before').content"
+        assert page.eval_on_selector("#upstreams tbody td", before) == '"Kind"'
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
