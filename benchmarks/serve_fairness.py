@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from harness import machine, make_parser, write_json
 from hostile_clients import KINDS, make_request, read_answer
 from http_load import ROOT, ChildProcess, GatewayProcess, percentile, utterances
 
+from pipelines.index.defaults import index_folder
 from pipelines.serve.keys import make_key
 
 HERE = Path(__file__).parent
@@ -84,8 +86,14 @@ class FairnessServer(GatewayProcess):
     def __init__(self, folder: Path, index: str, retriever: str, root: Path, handles: int = 0) -> None:
         """`root`: the checkout whose code is served; `handles`: file handles of the server, 0: as many as we have."""
         made = {name: make_key() for name in ("hostile", *(f"polite-{number}" for number in range(NUM_POLITE)))}
-        keys = [{"name": name, "sha256": hashed, "scopes": ["search"]} for name, (_, hashed) in made.items()]
-        config = {"index": index, "retriever": retriever, "anonymous": [], "keys": keys}
+        scopes = {"hostile": ["search", "write"]}
+        keys = [
+            {"name": name, "sha256": hashed, "scopes": scopes.get(name, ["search"])}
+            for name, (_, hashed) in made.items()
+        ]
+        own = folder / f"index-{time.monotonic_ns()}"
+        shutil.copytree(index_folder(index), own)  # some attacks write
+        config = {"index": str(own), "retriever": retriever, "anonymous": [], "keys": keys}
         super().__init__(folder, config, root=root, handles=handles)
         self.keys = {name: key for name, (key, _) in made.items()}
 

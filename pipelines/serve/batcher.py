@@ -129,12 +129,17 @@ class Batcher(Generic[Key, Item, Result]):
         self._waiting[job.caller] -= len(job.items)
         if queue:
             self._jobs[job.caller] = queue
+        else:
+            del self._waiting[job.caller]
 
     def _finish_batch(
         self, jobs: list[_BatchJob[Key, Item, Result]], results: Sequence[Result], error: BaseException | None
     ) -> None:
         self._num_running -= 1
-        self._running.subtract({job.caller for job in jobs})
+        self._running.subtract(callers := {job.caller for job in jobs})
+        for caller in callers:
+            if not self._running[caller]:
+                del self._running[caller]
         start = 0
         for job in jobs:
             end = start + len(job.items)

@@ -163,7 +163,7 @@ async def run_tool(
 
 
 async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: ProgressFnT | None) -> types.CallToolResult:
-    check_query(gateway, caller, "search", body.query, body.k)
+    check_query(gateway, caller, "search", body.query, body.k, rerank=True)
     filters = Filters(provider=body.provider, category=body.category)
     response = await gateway.service.search(
         SearchRequest(
