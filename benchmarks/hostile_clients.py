@@ -188,6 +188,8 @@ KINDS: dict[str, Callable[[Target], Awaitable[None]]] = {
     "orders": repeat(lambda: new_tool(f"Do not{SPACES}! others"), "/v1/tools", "PUT"),
     "read": repeat(catalogue, "/v1/catalogue/read"),
 }
+WRITES = {"write", "orders", "read"}
+"""Kinds for which the key needs the scope `write`."""
 
 
 async def attack(kind: str, port: int, key: str, clients: int) -> HostileFigures:
