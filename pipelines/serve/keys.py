@@ -68,7 +68,8 @@ class Caller:
 
     def at(self, address: str) -> Caller:
         """The same caller at one address, with its own turns; the rate limit is common to all."""
-        own = Caller(self.name, self.scopes, self.per_minute, self.concurrent, self.access, address=address)
+        access, clock = self.access, lambda: self.clock()
+        own = Caller(self.name, self.scopes, self.per_minute, self.concurrent, access, clock=clock, address=address)
         own._units = self._units
         return own
 
