@@ -36,7 +36,7 @@ RUNNING_PARTS = 16
 BYTES_PER_SLOT = 65_536
 """Bytes of a body for which a request counts as one more: reading a large one stops all others."""
 MAX_VALUES, MAX_WRITTEN_VALUES = 20_000, 100_000
-"""Commas and brackets of a large body, and of one of a key that changes the catalogue: a megabyte of empty lists takes
+"""Commas and brackets of a large body, and of one of a key that writes or calls: a megabyte of empty lists takes
 0.1 s to read, during which all others wait."""
 REPEATED = {400, 401, 403, 413, 415, 422, 429}
 """Refusals that a caller can repeat without end."""
@@ -211,7 +211,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def check_values(body: bytes, caller: Caller) -> None:
     """Refuse a body of more values than a request needs."""
-    limit = MAX_WRITTEN_VALUES if "write" in caller.scopes else MAX_VALUES
+    limit = MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES
     if len(body) > BYTES_PER_SLOT and sum(body.count(sign) for sign in (b",", b"[", b"{")) > limit:
         raise Refusal(422, "invalid", f"the body has more than {limit:,} commas and brackets; send several requests")
 
