@@ -63,6 +63,12 @@ def make_request(key: str, body: object = None, path: str = "/v1/search", method
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, int]:
     """Read an answer without keeping it: its status and its size."""
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    if "content-length:" not in lines:  # a stream
+        size = 0
+        while length := int(await reader.readuntil(b"\r\n"), 16):
+            size += len(await reader.readexactly(length + 2))
+        await reader.readuntil(b"\r\n")
+        return int(lines.split()[1]), size
     size = left = int(lines.split("content-length:")[1].split("\r\n")[0])
     while left:
         data = await reader.read(min(READ_BYTES, left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -56,6 +57,7 @@ class LiveCatalogue:
         self.current = Snapshot(index, self.retriever, phrasing)
         self._seen = self._stamp()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")  # one change at a time
+        self._has_changed = False
         self._turns = FairSlots(1)
         """Of callers that change the catalogue."""
         self.stale = ""
@@ -117,6 +119,10 @@ class LiveCatalogue:
         def write_and_reopen() -> Change:
             outcome = change()
             self._reopen()
+            if not self._has_changed and gc.get_freeze_count():
+                gc.collect()  # the first change loads encoders; a collection among them stops all threads for 0.3 s
+                gc.freeze()
+            self._has_changed = True
             return outcome
 
         await turns.enter(caller, None)

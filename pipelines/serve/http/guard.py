@@ -8,6 +8,7 @@ import logging
 import random
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -43,6 +44,10 @@ REPEATED = {400, 401, 403, 413, 415, 422, 429}
 FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, (0.5, 2.5)
 """Such refusals at once, and per second, that have no consequence; after more of them a connection takes its next
 request only after a pause, so that callers who repeat them cost little. Pauses differ, or all would return at once."""
+FREE_OPEN, OPEN_PER_SECOND = 200.0, 50.0
+"""The same for requests of an address that need no key: health checks and the page."""
+MAX_REMEMBERED = 10_000
+"""Callers whose budgets are remembered."""
 SINGLE_HEADERS = {
     name.encode() for name in "host authorization x-api-key content-length transfer-encoding content-type".split()
 }
@@ -57,18 +62,25 @@ log = logging.getLogger("rewrite-serve.access")
 
 
 class ErrorBudget:
-    """Errors that each caller may still cause without a pause."""
+    """Errors that each caller may still cause without a pause; or other requests that cost it nothing."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._left: dict[str, tuple[float, float]] = {}
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        free: float = FREE_ERRORS,
+        per_second: float = FREE_PER_SECOND,
+    ) -> None:
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._clock, self._free, self._per_second = clock, free, per_second
 
     def is_spent(self, caller: str) -> bool:
         """Count an error; True if the caller causes too many."""
         now = self._clock()
-        left, seen = self._left.get(caller, (FREE_ERRORS, now))
-        left = min(FREE_ERRORS, left + FREE_PER_SECOND * (now - seen))
+        left, seen = self._left.pop(caller, (self._free, now))
+        left = min(self._free, left + self._per_second * (now - seen))
         self._left[caller] = max(0.0, left - 1), now
+        if len(self._left) > MAX_REMEMBERED:
+            self._left.popitem(last=False)
         return left < 1
 
 
@@ -80,6 +92,7 @@ class Guard:
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
         self._slots = FairSlots(limits.running, RUNNING_PARTS, first_at_once=True)
         self._places, self._errors = FairPlaces(limits.in_flight), ErrorBudget()
+        self._open = ErrorBudget(free=FREE_OPEN, per_second=OPEN_PER_SECOND)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -97,8 +110,9 @@ class Guard:
                 given = {header for header, _ in message["headers"]}
                 missing = [header for header in SECURITY_HEADERS if header[0] not in given]
                 message["headers"] = [*message["headers"], *missing, (b"x-request-id", request_id.encode())]
-            elif status in REPEATED and not message.get("more_body"):
-                is_paused = self._errors.is_spent(caller.name if caller else "")
+            elif (status in REPEATED or caller is PROBE) and not message.get("more_body"):
+                is_probe, name = caller is PROBE, caller.name if caller else ""
+                is_paused = self._open.is_spent(client_network(scope)) if is_probe else self._errors.is_spent(name)
                 message = {**message, "more_body": is_paused}
             await send(message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,7 @@ from test_bounds import blocked_searches
 from waiting import PATIENCE, until
 
 from pipelines.serve.bounds.places import FairPlaces
+from pipelines.serve.http.guard import FREE_OPEN, PAUSE_SECONDS
 from pipelines.serve.keys import digest, make_key
 from retrievers.index import build
 
@@ -90,6 +92,17 @@ def test_callers_without_a_key_take_turns_by_their_address(index: Path) -> None:
                 asked.result(1.0)
             go.set()
             assert asked.result(PATIENCE).status_code == 200
+
+
+def test_a_flood_without_a_key_pauses_and_health_is_answered(index: Path) -> None:
+    with running({"index": str(index), "retriever": "bm25"}) as server, client(server.url) as flood:
+        began, pages = time.monotonic(), 0
+        while time.monotonic() - began < PATIENCE and flood.get("/").elapsed.total_seconds() < PAUSE_SECONDS[0] / 2:
+            pages += 1  # its connection pauses, or the next request would come at once
+        assert FREE_OPEN <= pages < 20 * FREE_OPEN
+        for _ in range(3):
+            assert httpx.get(f"{server.url}/healthz", trust_env=False).elapsed.total_seconds() < PATIENCE
+        assert server.search("weather")["results"]
 
 
 def test_a_flood_of_changes_leaves_turns_to_another(index: Path) -> None:
