@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from http_load import utterances
 
 READ_BYTES = 1 << 16
+ACCEPT = "Accept: application/json, text/event-stream\r\n"
+"""What MCP wants."""
 PAUSE = 0.5
 """Seconds between two bytes of a slow client."""
 
@@ -48,18 +50,25 @@ class Target:
     figures: HostileFigures
 
 
-def make_request(key: str, body: object = None, path: str = "/v1/search") -> bytes:
-    """The bytes of a request; a POST if it has a body."""
+def make_request(key: str, body: object = None, path: str = "/v1/search", method: str = "") -> bytes:
+    """The bytes of a request; a POST if it has a body and nothing else is asked for. `key`: empty for none."""
     data = b"" if body is None else json.dumps(body).encode()
     kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n" if data else ""
-    method = "POST" if data else "GET"
-    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n{kind}\r\n"
+    method = method or ("POST" if data else "GET")
+    secret = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{ACCEPT}{secret}{kind}\r\n"
     return head.encode() + data
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, int]:
     """Read an answer without keeping it: its status and its size."""
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    if "content-length:" not in lines:  # a stream
+        size = 0
+        while length := int(await reader.readuntil(b"\r\n"), 16):
+            size += len(await reader.readexactly(length + 2))
+        await reader.readuntil(b"\r\n")
+        return int(lines.split()[1]), size
     size = left = int(lines.split("content-length:")[1].split("\r\n")[0])
     while left:
         data = await reader.read(min(READ_BYTES, left))
@@ -69,15 +78,21 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[int, int]:
     return int(lines.split()[1]), size
 
 
-def repeat(make_body: Callable[[], object], path: str = "/v1/search") -> Callable[[Target], Awaitable[None]]:
-    """A client that sends the next request as soon as it has an answer."""
+def repeat(
+    make_body: Callable[[], object],
+    path: str = "/v1/search",
+    method: str = "",
+    has_key: bool = True,
+    per: int = 1 << 60,
+) -> Callable[[Target], Awaitable[None]]:
+    """A client that sends the next request as soon as it has an answer; `per`: requests per connection."""
 
     async def client(target: Target) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
         try:
-            while True:
+            for _ in range(per):
                 began = time.monotonic()
-                writer.write(make_request(target.key, make_body(), path))
+                writer.write(make_request(target.key if has_key else "", make_body(), path, method))
                 status, size = await read_answer(reader)
                 target.figures.add(str(status), size, time.monotonic() - began)
         finally:
@@ -138,6 +153,25 @@ def many(**options: object) -> dict[str, object]:
     return {"utterance": [next(texts) for _ in range(64)], **options}
 
 
+def new_tool(description: str = "Mends umbrellas.") -> dict[str, object]:
+    """A change of the catalogue: one tool, with another description every time."""
+    return {"tools": [{"id": "hostile/tool", "name": "tool", "description": f"{description} {next(utterances())}"}]}
+
+
+def catalogue() -> dict[str, object]:
+    """A catalogue of 25,000 tools in half a megabyte, to be read."""
+    return {"document": json.dumps([{"name": f"tool {number}"} for number in range(25_000)])}
+
+
+def tool_call() -> dict[str, object]:
+    """A search over MCP."""
+    call = {"name": "search_tools", "arguments": {"query": next(utterances()), "k": 200}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+
+
+SPACES = " " * 19_000
+FIELDS, LISTS = dict.fromkeys(map(str, range(70_000)), 1), [[]] * 250_000
+MARKS = "a" + "\u0315" * 3_900 + "\u0316" * 3_900
 KINDS: dict[str, Callable[[Target], Awaitable[None]]] = {
     "amplification": repeat(lambda: many(k=200, format="openai")),
     "wide": repeat(lambda: many(k=200)),
@@ -148,7 +182,20 @@ KINDS: dict[str, Callable[[Target], Awaitable[None]]] = {
     "half-headers": half_headers,
     "slow-body": slow_body,
     "slow-reader": slow_reader,
+    "marks": repeat(lambda: {"utterance": [MARKS] * 16, "k": 10}),
+    "fields": repeat(lambda: {"utterance": "a", "filters": FIELDS}),
+    "lists": repeat(lambda: {"utterance": LISTS}),
+    "filters": repeat(lambda: many(k=10, filters={"provider": ["no such provider"]})),
+    "long": repeat(lambda: {"utterance": [" ".join(map(str, range(n, n + 1_500))) for n in range(64)], "k": 10}),
+    "mcp": repeat(tool_call, "/mcp"),
+    "open": repeat(lambda: None, "/", has_key=False),
+    "connect": repeat(lambda: None, "/healthz", has_key=False, per=1),
+    "write": repeat(new_tool, "/v1/tools", "PUT"),
+    "orders": repeat(lambda: new_tool(f"Do not{SPACES}! others"), "/v1/tools", "PUT"),
+    "read": repeat(catalogue, "/v1/catalogue/read"),
 }
+WRITES = {"write", "orders", "read"}
+"""Kinds for which the key needs the scope `write`."""
 
 
 async def attack(kind: str, port: int, key: str, clients: int) -> HostileFigures:

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -29,9 +30,10 @@ from typing import Any
 
 import psutil
 from harness import machine, make_parser, write_json
-from hostile_clients import KINDS, make_request, read_answer
+from hostile_clients import KINDS, WRITES, make_request, read_answer
 from http_load import ROOT, ChildProcess, GatewayProcess, percentile, utterances
 
+from pipelines.index.defaults import index_folder
 from pipelines.serve.keys import make_key
 
 HERE = Path(__file__).parent
@@ -83,9 +85,17 @@ class FairnessServer(GatewayProcess):
 
     def __init__(self, folder: Path, index: str, retriever: str, root: Path, handles: int = 0) -> None:
         """`root`: the checkout whose code is served; `handles`: file handles of the server, 0: as many as we have."""
-        made = {name: make_key() for name in ("hostile", *(f"polite-{number}" for number in range(NUM_POLITE)))}
-        keys = [{"name": name, "sha256": hashed, "scopes": ["search"]} for name, (_, hashed) in made.items()]
-        config = {"index": index, "retriever": retriever, "anonymous": [], "keys": keys}
+        made = {
+            name: make_key() for name in ("hostile", "writer", *(f"polite-{number}" for number in range(NUM_POLITE)))
+        }
+        scopes = {"writer": ["search", "write"]}
+        keys = [
+            {"name": name, "sha256": hashed, "scopes": scopes.get(name, ["search"])}
+            for name, (_, hashed) in made.items()
+        ]
+        own = folder / f"index-{time.monotonic_ns()}"
+        shutil.copytree(index_folder(index), own)  # some attacks write
+        config = {"index": str(own), "retriever": retriever, "anonymous": [], "keys": keys}
         super().__init__(folder, config, root=root, handles=handles)
         self.keys = {name: key for name, (key, _) in made.items()}
 
@@ -142,7 +152,8 @@ class HostileProcess(ChildProcess):
 
     def __init__(self, kind: str, server: FairnessServer, clients: int) -> None:
         script = str(HERE / "hostile_clients.py")
-        super().__init__([sys.executable, script, kind, str(server.port), server.keys["hostile"], str(clients)])
+        key = server.keys["writer" if kind in WRITES else "hostile"]
+        super().__init__([sys.executable, script, kind, str(server.port), key, str(clients)])
         self.read_line()
 
     def finish(self) -> dict[str, Any]:

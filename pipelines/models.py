@@ -169,9 +169,20 @@ def _whole(folder: Path) -> bool:
     """True for a finished conversion whose files are unchanged."""
     try:
         hashes = json.loads((folder / SEAL).read_text())
-        return all(hash_of(folder / name) == sha256 for name, sha256 in hashes.items())
+        return all(_hash(folder / name) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, AttributeError):
         return False
+
+
+def _hash(path: Path) -> str:
+    """The hash of a file, read once per process: every change of a catalogue looks up its models."""
+    status = path.stat()
+    return _hash_of_version(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_of_version(path: Path, *_: int) -> str:
+    return hash_of(path)
 
 
 def _seal(folder: Path) -> None:

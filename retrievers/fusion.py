@@ -156,11 +156,11 @@ class ExactNames:
         near = _get(self._near, _squeeze(utterance))
         spelling = _spelling(utterance) if near else ""
         named = {tool for tool in near if _spelling(self._names[tool]) == spelling}
-        for piece in re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()):
-            for literal in {piece, piece.strip(".:!?")}:
-                for tool in _get(self._literal, literal):
-                    spelled = (text for text in (tool, self._names[tool]) if text.casefold() == literal)
-                    named.update(tool for text in spelled if len(words(text)) > 1 and not _BLANK.search(text))
+        pieces = set(re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()))
+        for literal in pieces | {piece.strip(".:!?") for piece in pieces}:
+            for tool in _get(self._literal, literal):
+                spelled = (text for text in (tool, self._names[tool]) if text.casefold() == literal)
+                named.update(tool for text in spelled if len(words(text)) > 1 and not _BLANK.search(text))
         return sorted(named)
 
     def promote(self, utterance: str, ranking: Ranking, k: int) -> Ranking:

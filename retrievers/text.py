@@ -23,6 +23,7 @@ MAX_QUERY = 20_000
 """Characters of a query that are read. No encoder reads more, and a pasted log file must not stall a search."""
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MARKS = regex.compile(r"(\p{M}{30})\p{M}+")
 # Letters, digits and the marks that belong to letters make words; re's \W would cut Hindi and Thai at every vowel sign.
 _SEPARATORS = regex.compile(r"[^\p{L}\p{N}\p{M}]+")
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, which inflects, so that pairs help.
@@ -50,6 +51,12 @@ def clean(text: str) -> str:
     """Text that every tokenizer accepts: no lone surrogates, no control characters, bounded length."""
     text = text[:MAX_QUERY].encode("utf-8", "replace").decode("utf-8")
     return _CONTROLS.sub(" ", text).strip()
+
+
+def normalize(text: str) -> str:
+    """The text in normal form NFKC. Of the marks on one letter thirty are kept, as in Unicode's stream-safe format:
+    putting n of them in order takes n * n steps, during which no other thread runs."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", _MARKS.sub(r"\1", text))
 
 
 def words(name: str) -> list[str]:
@@ -108,7 +115,7 @@ def tokens(text: str) -> list[str]:
     without spaces give overlapping pairs of characters.
     """
     result: list[str] = []
-    for part in _SEPARATORS.split(unicodedata.normalize("NFKC", text)):
+    for part in _SEPARATORS.split(normalize(text)):
         if part:
             result.extend(_cached_tokens(part) if len(part) <= 40 else _part_tokens(part))
     return result

@@ -30,7 +30,9 @@ _OPENINGS = regex.compile(
     regex.VERBOSE | regex.IGNORECASE,
 )
 _QUOTED = regex.compile(
-    r"""https?://\S+ | \S+@\S+ | "[^"]*" | “[^”]*” | «[^»]*» | (?<!\w)'[^']*'(?!\w) | \([^)]*\)""", regex.VERBOSE
+    r"""https?://\S+ | (?<!\S)\S+@\S+ | "[^"]*" | “[^”]{0,500}” | «[^»]{0,500}» | (?<!\w)'[^']*'(?!\w)
+      | \([^)]{0,500}\)""",
+    regex.VERBOSE,
 )
 _NUMBERS = regex.compile(r"(?<![\p{L}\d])[-+$€£#]?\d[\d.,:/%-]*(?:st|nd|rd|th)?(?!\w)")
 _JOINTS = frozenset("in at from to for of on near about named called by with and as".split())

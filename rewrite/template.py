@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import regex
 import yaml
 
 from rewrite.errors import RewriteError
@@ -39,6 +40,8 @@ _TURNS = re.compile(r"<(?=\|)|<(?=/?(?:s|start_of_turn|end_of_turn|eos|bos)>)|\[
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*", re.DOTALL)
 _BULLET = r"(?:[-*•]|\d{1,2}[.)])"
 _WORD = re.compile(r"[^\W_]+")
+_MARK_RUNS = regex.compile(r"\p{M}{31,}")
+"""More marks than any letter has; bringing them into their normal order takes quadratic time."""
 _ROUND_TRIPS = (("find flights",), ("weather forecast by city", "convert a currency"), ())
 
 
@@ -136,7 +139,7 @@ def _normalize(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return _WORD.findall(unicodedata.normalize("NFKC", _MARK_RUNS.sub("", text)).casefold())
 
 
 def drop_cut_line(text: str, finished: bool) -> str:

@@ -57,7 +57,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "bounds.fairness",
         "schemas batcher rewriter.settings calls.settings",
         "settings formats search_jobs",
-        "bounds.costs",
+        "bounds.costs bounds.places",
         "keys catalogue rewriter",
         "results calls",
         "reranking answers",

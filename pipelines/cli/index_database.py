@@ -40,6 +40,7 @@ def run_pull(arguments: argparse.Namespace) -> int:
         print(f"{database.name}: {describe(database)}")
         return 0
     change = pull(database, arguments.index, make_context(arguments.device), arguments.wait)
+    admit_tools(list(Index(arguments.index, make_context()).tools.values()))
     if arguments.feedback:
         print(f"{arguments.feedback}: {pull_feedback(database, arguments.feedback)} confirmations")
     print(f"{database.name} -> {arguments.index}: {describe_change(change)}, {time.monotonic() - started:.1f} s")

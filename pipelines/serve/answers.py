@@ -14,7 +14,7 @@ from pipelines.serve.calls.trusted_ranks import TrustedRanks
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.formats.definitions import DefinitionBuilder
 from pipelines.serve.metrics import Metrics
-from pipelines.serve.results import explain_empty, found_tools
+from pipelines.serve.results import ToolFilter, explain_empty, found_tools, keep_allowed
 from pipelines.serve.schemas import search as schemas
 from retrievers.types import Ranking
 
@@ -83,6 +83,12 @@ class AnswerBuilder:
                 whole = round(size * len(response.results) / (done + len(results)))
                 raise too_large(whole, self._max_bytes, len(response.results), k)
         return [*pieces, f"]{last}".encode()]
+
+    async def keep_allowed(self, rankings: Sequence[Ranking], is_allowed: ToolFilter) -> list[Ranking]:
+        """The rankings without tools that a filter excludes; long ones in the thread."""
+        if sum(map(len, rankings)) <= SMALL:
+            return [keep_allowed(ranking, is_allowed) for ranking in rankings]
+        return [await self.run(partial(keep_allowed, ranking, is_allowed)) for ranking in rankings]
 
     def close(self) -> None:
         self._thread.close()

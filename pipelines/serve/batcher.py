@@ -36,10 +36,16 @@ class Batcher(Generic[Key, Item, Result]):
     """
 
     def __init__(
-        self, work: Callable[[Key, Sequence[Item]], list[Result]], threads: int, batch_size: int, max_waiting: int
+        self,
+        work: Callable[[Key, Sequence[Item]], list[Result]],
+        threads: int,
+        batch_size: int,
+        max_waiting: int,
+        weigh: Callable[[Item], int] = lambda item: 1,
     ) -> None:
-        """`max_waiting`: items of a caller that may wait, a quarter while others are active; further ones get 429."""
-        self._work, self._threads = work, threads
+        """`max_waiting`: items of a caller that may wait, a quarter while others are active; further ones get 429.
+        `weigh`: how many items of a batch a large one counts as."""
+        self._work, self._threads, self._weigh = work, threads, weigh
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
         self._batch_size, self._max_waiting = batch_size, max_waiting
         self._jobs: dict[str, deque[_BatchJob[Key, Item, Result]]] = {}
@@ -104,11 +110,12 @@ class Batcher(Generic[Key, Item, Result]):
             if len(jobs) < len(ready):
                 return batch  # a caller with few items does not wait for the many of another
             for job in jobs:
-                if batch and count + len(job.items) > size:
+                weight = sum(map(self._weigh, job.items))
+                if batch and count + weight > size:
                     return batch
                 self._take(job)
                 batch.append(job)
-                count += len(job.items)
+                count += weight
 
     def _may_run(self, caller: str) -> bool:
         """True if the caller may start a batch: while others are active, it leaves a thread to them."""
@@ -129,12 +136,17 @@ class Batcher(Generic[Key, Item, Result]):
         self._waiting[job.caller] -= len(job.items)
         if queue:
             self._jobs[job.caller] = queue
+        else:
+            del self._waiting[job.caller]
 
     def _finish_batch(
         self, jobs: list[_BatchJob[Key, Item, Result]], results: Sequence[Result], error: BaseException | None
     ) -> None:
         self._num_running -= 1
-        self._running.subtract({job.caller for job in jobs})
+        self._running.subtract(callers := {job.caller for job in jobs})
+        for caller in callers:
+            if not self._running[caller]:
+                del self._running[caller]
         start = 0
         for job in jobs:
             end = start + len(job.items)

@@ -11,6 +11,7 @@ from pipelines.context import make_context
 from pipelines.index.defaults import index_folder
 from pipelines.rewriters import PHRASING
 from pipelines.serve import tracing
+from pipelines.serve.bounds.fairness import FairSlots
 from pipelines.serve.calls.service import CallService
 from pipelines.serve.catalogue.admission import Admission
 from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
@@ -58,6 +59,8 @@ class Gateway:
         self.calls = CallService(config, self.catalogue, self.admission, self.metrics)
         self.feedback = _open_feedback(config)
         self.draining = False
+        self.reading = FairSlots(1)
+        """Turns of callers whose catalogues are read, which takes seconds for a large one."""
         self._tasks: list[asyncio.Task[None]] = []
         self._uses_error = ""
 

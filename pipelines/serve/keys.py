@@ -10,6 +10,7 @@ import hmac
 import re
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.settings import KeySettings, Scope
 from retrievers.types import Tool
 
+MAX_ADDRESSES = 10_000
+"""Addresses of callers without a key that are remembered."""
 _KEY = re.compile(r"trw_[A-Za-z0-9_-]{43}")
 
 
@@ -45,6 +48,8 @@ class Caller:
     access: AccessRules = field(default_factory=AccessRules)
     tokens_per_minute: int = 0
     clock: Callable[[], float] = time.monotonic
+    address: str = ""
+    """That of a caller without a key, who takes turns by it; empty: the key does."""
     _units: Budget = field(init=False)
     _tokens: Budget = field(init=False)
     running: int = 0
@@ -55,6 +60,18 @@ class Caller:
     def __post_init__(self) -> None:
         now = self.clock()
         self._units, self._tokens = Budget(self.per_minute, now), Budget(self.tokens_per_minute, now)
+
+    @property
+    def turn(self) -> str:
+        """The name by which it takes turns with other callers."""
+        return f"{self.name} {self.address}" if self.address else self.name
+
+    def at(self, address: str) -> Caller:
+        """The same caller at one address, with its own turns; the rate limit is common to all."""
+        access, clock = self.access, lambda: self.clock()
+        own = Caller(self.name, self.scopes, self.per_minute, self.concurrent, access, clock=clock, address=address)
+        own._units = self._units
+        return own
 
     def charge(self, scope: Scope, cost: int = 1) -> None:
         """Refuse a request that lacks the scope, or exceeds the rate limit."""
@@ -118,16 +135,17 @@ class Gate:
             for key in keys
         ]
         self._anonymous: Caller | None = None
+        self._by_address: OrderedDict[str, Caller] = OrderedDict()
         if anonymous:
             rules = access or AccessRules()
             self._anonymous = Caller("anonymous", frozenset(anonymous), anonymous_per_minute, access=rules)
 
-    def admit(self, authorization: str | None, api_key: str | None) -> Caller:
-        """The caller of a request with these headers, or a 401."""
+    def admit(self, authorization: str | None, api_key: str | None, address: str = "") -> Caller:
+        """The caller of a request with these headers, or a 401. Callers without a key differ by `address`."""
         if authorization is None and api_key is None:
             if self._anonymous is None:
                 raise Refusal(401, "unauthorized", "send an API key as `Authorization: Bearer KEY`")
-            return self._anonymous
+            return self._anonymous_at(self._anonymous, address) if address else self._anonymous
         if authorization is not None and api_key is not None:
             raise Refusal(401, "unauthorized", "send the API key once: as Authorization or as X-API-Key")
         key = api_key
@@ -136,6 +154,15 @@ class Gate:
             if scheme.lower() != "bearer":
                 raise Refusal(401, "unauthorized", "send the API key as `Authorization: Bearer KEY`")
         return self._lookup(key or "")
+
+    def _anonymous_at(self, anonymous: Caller, address: str) -> Caller:
+        caller = self._by_address.get(address)
+        if caller is None:
+            caller = self._by_address[address] = anonymous.at(address)
+        self._by_address.move_to_end(address)
+        if len(self._by_address) > MAX_ADDRESSES:
+            self._by_address.popitem(last=False)
+        return caller
 
     def _lookup(self, key: str) -> Caller:
         match: Caller | None = None

@@ -14,6 +14,7 @@ from pipelines.search import ToolSearch
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal, RerankReason
+from pipelines.serve.formats.definitions import CHARACTERS_PER_TOKEN
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.results import Timings
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter
@@ -58,6 +59,12 @@ class ServedReranker:
         card = self.parts.folder.card
         prompt = load_prompt(self.parts.model, card.max_length, card.max_tool)
         return ServerReranker(prompt, self.second.post, self.parts.fingerprint)
+
+    def estimate_tokens(self, search: ToolSearch, utterances: Sequence[str], tool_bytes: float) -> int:
+        """Tokens that reranking reads: of each utterance with each of the first tools, which have this mean size."""
+        stage, limit = self._stage(search), self.parts.folder.card.max_length
+        lengths = (min(limit, (len(text) + tool_bytes) / CHARACTERS_PER_TOKEN) for text in utterances)
+        return round(stage.top * sum(lengths)) if stage.weight else 0
 
     def is_calibrated(self, search: ToolSearch) -> bool:
         """True if reranked tools have probabilities."""

@@ -13,6 +13,8 @@ from retrievers.types import Ranking
 
 BATCH_SIZE = 16
 """Texts per search; larger batches need more padding than they save."""
+LONG_TEXT = 1_000
+"""Characters from which a text counts as several of a batch."""
 MAX_WAITING = 1_024
 """Texts that may wait for a search thread; further ones get 429."""
 
@@ -44,4 +46,6 @@ SearchBatcher = Batcher[RetrievalJob | DetectionJob, str, Any]
 
 def make_batcher(threads: int) -> SearchBatcher:
     """The search threads; texts with equal jobs share a batch."""
-    return Batcher(lambda job, texts: list(job(texts)), threads, BATCH_SIZE, MAX_WAITING)
+    return Batcher(
+        lambda job, texts: list(job(texts)), threads, BATCH_SIZE, MAX_WAITING, lambda text: 1 + len(text) // LONG_TEXT
+    )

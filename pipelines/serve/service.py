@@ -69,15 +69,16 @@ class SearchService:
         self._line_seconds = 0.02
         """Moving average of the time to search a rewrite's lines."""
 
-    def estimate(self, utterances: Sequence[str], k: int, format: str | None, with_rewriter: bool) -> Cost:
+    def estimate(self, texts: Sequence[str], k: int, format: str | None, rewrite: bool, rerank: bool = False) -> Cost:
         """Costs of a search; an answer above the limit is refused."""
         snapshot = self._catalogue.current
-        tools = snapshot.index.tools
-        mean = self._sizes.mean(snapshot, tools, format)
-        size = check_size(len(utterances), min(k, len(tools)), mean, self._config.limits.answer_bytes)
-        loaded = self._dispatcher.loaded if self._dispatcher and with_rewriter else None
-        tokens = rewrite_tokens(utterances, loaded.sampling.max_tokens * loaded.sampling.answers) if loaded else 0
-        return Cost(len(utterances), size, tokens)
+        mean = self._sizes.mean(snapshot, snapshot.index.tools, format)
+        size = check_size(len(texts), min(k, len(snapshot.index.tools)), mean, self._config.limits.answer_bytes)
+        loaded = self._dispatcher.loaded if self._dispatcher and rewrite else None
+        tokens = rewrite_tokens(texts, loaded.sampling.max_tokens * loaded.sampling.answers) if loaded else 0
+        if self._reranker and rerank:
+            tokens += self._reranker.estimate_tokens(snapshot.search, texts, mean)
+        return Cost(len(texts), size, tokens)
 
     def close(self) -> None:
         """Stop the threads."""
@@ -273,7 +274,7 @@ class SearchService:
             rankings = await self.batcher.run(RetrievalJob(search, searched), texts)
             if state.is_allowed is None:
                 return rankings
-            kept = [keep_allowed(ranking, state.is_allowed) for ranking in rankings]
+            kept = await self.answers.keep_allowed(rankings, state.is_allowed)
             if searched >= num_tools or all(len(ranking) >= depth for ranking in kept):
                 return [ranking.cut(depth) for ranking in kept]
             searched = min(num_tools, searched * 8)

@@ -32,8 +32,8 @@ class KeySettings:
     access: AccessRules = field(default_factory=AccessRules)
     """The tools that it may find and call."""
     per_minute: Annotated[int, Ge(0)] = 0
-    """Utterances and changes per minute; 64 kB of an answer, or 1,024 tokens of the rewriter, count as one more; 0: no
-    limit."""
+    """Utterances and changes per minute; 64 kB of an answer, or 1,024 tokens of rewriter and reranker, count as one
+    more; 0: no limit."""
     tokens_per_minute: Annotated[int, Ge(0)] = 0
     """Tokens of the rewriter per minute: of prompts, and of the longest answers to them, since they are counted before.
     Beyond them a search returns the raw ranking, with the fallback `budget`. Cached rewrites cost none; 0: no limit."""
@@ -128,7 +128,8 @@ class McpSource:
     seconds: Annotated[float, Gt(0)] = 60.0
     """Time limit of a call."""
     concurrent: Annotated[int, Ge(1)] = 64
-    """Calls at the same time; further ones are refused."""
+    """Calls at the same time; further ones are refused. A key has at most three quarters of them, and a quarter while
+    other keys call."""
 
     def __post_init__(self) -> None:
         if bool(self.url) == bool(self.command):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 from retrievers.lint.finding import Finding, quoted
 from retrievers.lint.vocabulary import MAX_CHARACTERS
-from retrievers.text import INVISIBLE
+from retrievers.text import INVISIBLE, normalize
 from retrievers.types import Tool
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SPACES = re.compile(r"\s{2,}")
 _MARKUP = re.compile(
     r"<!--|display:\s*none|font-size:\s*0|</?\s*(?:important|system|instructions?|secret|admin|assistant|hidden)\s*>"
     r"|\[/?INST\]|<\|(?:im_start|im_end|system|assistant|endoftext)\|>",
@@ -101,7 +101,8 @@ def _reasons(text: str) -> Iterator[str]:
         yield "invisible text"
     if has_controls or not text.isascii():
         # Patterns that ignore case take the Turkish letters for i; `lower` does not.
-        plain = unicodedata.normalize("NFKC", INVISIBLE.sub("", text)).translate(_TURKISH)
+        plain = normalize(INVISIBLE.sub("", text)).translate(_TURKISH)
+    plain = _SPACES.sub(" ", plain)  # the time of a pattern may grow with the square of a run of spaces
     if _MARKUP.search(plain):
         yield "hidden markup"
     lowered = plain.lower()

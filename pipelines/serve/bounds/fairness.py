@@ -34,8 +34,11 @@ class ActiveCallers:
 
     def note(self, caller: str) -> None:
         """Remember that a caller is active."""
+        now = self._clock()
         self._seen.pop(caller, None)
-        self._seen[caller] = self._clock()
+        self._seen[caller] = now
+        while now - next(iter(self._seen.values())) > ACTIVE_SECONDS:
+            del self._seen[next(iter(self._seen))]
 
     def is_alone(self, caller: str) -> bool:
         """True if no other caller is active."""
@@ -66,6 +69,7 @@ class Turn:
 
     def grow(self, size: int) -> None:
         """Count as several requests. It never waits, so more requests than slots may run for a moment."""
+        size = max(size, self._size)
         if self._held and not self._outside:
             self._slots.take(self._caller, size - self._size)
         self._size = size

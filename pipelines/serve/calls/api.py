@@ -13,6 +13,8 @@ from typing import Any
 import httpx2
 import mcp_types as types
 
+from pipelines.serve.bounds.fairness import current_caller
+from pipelines.serve.bounds.places import FairPlaces
 from pipelines.serve.calls.api_request import add_credentials, build_request
 from pipelines.serve.calls.outcomes import CallFailure
 from pipelines.serve.calls.settings import ApiSource
@@ -34,9 +36,14 @@ class ApiUpstream:
         self.source, self._rules = source, rules
         self._host = httpx2.URL(source.url).host
         self._client: tuple[float, httpx2.AsyncClient] | None = None
-        self.running = 0
+        self._places = FairPlaces(source.concurrent)
         self.error = ""
         """Why the last call failed to reach the API; empty: it did not fail."""
+
+    @property
+    def running(self) -> int:
+        """Calls without an answer."""
+        return self._places.taken
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
         """Send one request, and return the answer as a tool's result."""
@@ -44,12 +51,11 @@ class ApiUpstream:
         server = httpx2.URL(str(facts.get("server") or "/"))
         if server.host and server.host != self._host:
             raise CallFailure("not_callable", f"this tool is at {server.host}, and only {self._host} may be called")
-        if self.running >= self.source.concurrent:
-            raise CallFailure("busy", f"{name} is running {self.running} calls; try again later")
         request = build_request(facts, arguments)
         secret = os.environ.get(self.source.key_variable, "").strip() if self.source.key_variable else ""
         add_credentials(request, facts.get("security"), secret, name)
-        self.running += 1
+        if not self._places.take(caller := current_caller()):
+            raise CallFailure("busy", f"{name} is running {self.running} calls; try again later")
         try:
             async with asyncio.timeout(self.source.seconds):
                 client = await self._connected()
@@ -65,7 +71,7 @@ class ApiUpstream:
         except (TimeoutError, httpx2.HTTPError, httpx2.StreamError) as error:
             raise self._failure(error) from None
         finally:
-            self.running -= 1
+            self._places.leave(caller)
 
     async def close(self) -> None:
         if self._client is not None:

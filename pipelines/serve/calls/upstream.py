@@ -19,6 +19,8 @@ from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
+from pipelines.serve.bounds.fairness import current_caller
+from pipelines.serve.bounds.places import FairPlaces
 from pipelines.serve.calls.outcomes import CallFailure
 from pipelines.serve.catalogue.mcp_client import McpConnection
 from pipelines.serve.catalogue.mcp_sync import McpFollower, ToolTarget
@@ -59,11 +61,15 @@ class McpUpstream(McpFollower):
         """The tools of its newest list, by the server's own names."""
         self.starts = 0
         """Connections so far; each of a command is a start."""
-        self.running = 0
-        """Calls without an answer."""
+        self._places = FairPlaces(source.concurrent)
         self._connection: McpConnection | None = None
         self._connected, self._closed, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         metrics.upstream_up.labels(source.name).set(0)
+
+    @property
+    def running(self) -> int:
+        """Calls without an answer."""
+        return self._places.taken
 
     @property
     def state(self) -> State:
@@ -73,9 +79,8 @@ class McpUpstream(McpFollower):
     async def call(self, tool: str, arguments: Mapping[str, Any], progress: ProgressFnT | None) -> types.CallToolResult:
         """Forward a call to the tool of this name, and return its result as it is."""
         name = self.source.name
-        if self.running >= self.source.concurrent:
+        if not self._places.take(caller := current_caller()):
             raise CallFailure("busy", f"{name} is running {self.running} calls; try again later")
-        self.running += 1
         deadline = time.monotonic() + self.source.seconds
         try:
             for _ in range(ATTEMPTS):
@@ -90,7 +95,7 @@ class McpUpstream(McpFollower):
                     self._drop(connection)
             raise self._unavailable()
         finally:
-            self.running -= 1
+            self._places.leave(caller)
 
     async def _send(
         self,

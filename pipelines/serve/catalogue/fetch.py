@@ -45,9 +45,9 @@ def read_tools(data: bytes, format: str | None) -> ReadCatalogue:
         except BadInput as error:
             raise Refusal(422, "invalid", str(error).replace(str(path), "the catalogue")) from error
     sentences = [text.removeprefix("skipped: ").replace(str(path), "the catalogue") for text in skipped]
-    admitted = [tool for tool in tools if not complaint(tool)]
-    refused = [describe_refusal(tool, why) for tool in tools if (why := complaint(tool))]
-    return ReadCatalogue(admitted, [*sentences, *listed_sentences(refused)])
+    complaints = [(tool, complaint(tool)) for tool in tools]
+    refused = [describe_refusal(tool, why) for tool, why in complaints if why]
+    return ReadCatalogue([tool for tool, why in complaints if not why], [*sentences, *listed_sentences(refused)])
 
 
 def _fetch(url: str, settings: ImportRules) -> bytes:

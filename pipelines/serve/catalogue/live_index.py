@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -11,6 +13,7 @@ from typing import TypeVar
 
 from pipelines.index.defaults import choose_retriever
 from pipelines.search import ToolSearch
+from pipelines.serve.bounds.fairness import FairSlots, current_caller
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, OutOfDisk, ReadOnlyDisk
@@ -19,7 +22,7 @@ from retrievers.index import manifest as manifests
 from retrievers.types import Tool
 
 MAX_WAITING = 32
-"""Changes that may wait."""
+"""Changes that may wait, a quarter of them of one caller while others are active."""
 WRITER_SECONDS = 10.0
 """Seconds to wait for a writer in another process."""
 T = TypeVar("T")
@@ -54,7 +57,9 @@ class LiveCatalogue:
         self.current = Snapshot(index, self.retriever, phrasing)
         self._seen = self._stamp()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")  # one change at a time
-        self._waiting = 0
+        self._has_changed = False
+        self._turns = FairSlots(1)
+        """Of callers that change the catalogue."""
         self.stale = ""
         """Why a newer version was not loaded."""
         metrics.tools.set(len(self.current.index.tools))
@@ -107,14 +112,21 @@ class LiveCatalogue:
         return remove(self._folder, ids, self.current.index.context, WRITER_SECONDS)
 
     async def _write(self, change: Callable[[], Change]) -> Change:
-        if self._waiting >= MAX_WAITING:
+        caller, turns = current_caller(), self._turns
+        if turns.num_waiting(caller) >= turns.active.share(caller, MAX_WAITING):
             raise overloaded("too many changes of the catalogue are waiting")
 
         def write_and_reopen() -> Change:
             outcome = change()
             self._reopen()
+            if not self._has_changed and gc.get_freeze_count():
+                gc.collect()  # the first change loads encoders; a collection among them stops all threads for 0.3 s
+                gc.freeze()
+            self._has_changed = True
             return outcome
 
+        await turns.enter(caller, None)
+        began = time.monotonic()
         try:
             return await self._in_writer(write_and_reopen)
         except IndexBusy as error:
@@ -132,14 +144,12 @@ class LiveCatalogue:
             log.error("the index on disk cannot be written: %s", error)
             message = "the catalogue cannot be written now; searches still work"
             raise Refusal(503, "unavailable", message) from error
+        finally:
+            turns.leave_after_rest(caller, 1, time.monotonic() - began)
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
-        self._waiting += 1
-        try:
-            # Shielded: if the caller leaves, the change is still completed.
-            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, work))
-        finally:
-            self._waiting -= 1
+        # Shielded: if the caller leaves, the change is still completed.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, work))
 
     def _reopen(self) -> bool:
         stamp = self._stamp()

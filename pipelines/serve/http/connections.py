@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import resource
@@ -14,6 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pipelines.serve.bounds.addresses import network
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.guard import MAX_HEADER_BYTES, App, Message, Receive, Send, send_refusal
 from pipelines.serve.metrics import Metrics
@@ -191,17 +191,6 @@ def _only_health(app: Any) -> Any:
             await send_refusal(send, FULL)
 
     return refuse_others
-
-
-def network(address: str) -> str:
-    """The address that a limit counts: an IPv6 caller owns 64 bits of them."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 def affordable(total: int) -> int:

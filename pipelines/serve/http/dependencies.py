@@ -119,13 +119,14 @@ def check_query(
     k: int = 0,
     format: str | None = None,
     rewrite: bool = True,
+    rerank: bool = False,
 ) -> None:
     """Check limits, costs, scope and rate limit of a search or rewrite, and log it if the config says so."""
     limits, utterances = gateway.config.limits, [utterance] if isinstance(utterance, str) else utterance
     check_utterances(gateway, utterances)
     if k > limits.k:
         raise Refusal(422, "invalid", f"k is at most {limits.k}")
-    charge(gateway, caller, "search", gateway.service.estimate(utterances, k, format, rewrite))
+    charge(gateway, caller, "search", gateway.service.estimate(utterances, k, format, rewrite, rerank))
     if gateway.config.log_queries:
         log.info("%s %r", kind, utterances)
 

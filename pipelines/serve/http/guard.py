@@ -8,10 +8,13 @@ import logging
 import random
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from pipelines.serve.bounds.fairness import SHARE, FairSlots
+from pipelines.serve.bounds.addresses import network
+from pipelines.serve.bounds.fairness import FairSlots, grow_turn
+from pipelines.serve.bounds.places import FairPlaces
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.keys import Caller, Gate
 from pipelines.serve.metrics import Metrics
@@ -31,11 +34,20 @@ PROBE = Caller("probe", frozenset())
 MAX_HEADER_BYTES = 16_384
 RUNNING_PARTS = 16
 """While others are active, a key has this fraction of the running requests: two of 32 keep a thread busy."""
+BYTES_PER_SLOT = 65_536
+"""Bytes of a body for which a request counts as one more: reading a large one stops all others."""
+MAX_VALUES, MAX_WRITTEN_VALUES = 20_000, 100_000
+"""Commas and brackets of a large body, and of one of a key that writes or calls: a megabyte of empty lists takes
+0.1 s to read, during which all others wait."""
 REPEATED = {400, 401, 403, 413, 415, 422, 429}
 """Refusals that a caller can repeat without end."""
 FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, (0.5, 2.5)
 """Such refusals at once, and per second, that have no consequence; after more of them a connection takes its next
 request only after a pause, so that callers who repeat them cost little. Pauses differ, or all would return at once."""
+FREE_OPEN, OPEN_PER_SECOND = 200.0, 50.0
+"""The same for requests of an address that need no key: health checks and the page."""
+MAX_REMEMBERED = 10_000
+"""Callers whose budgets are remembered."""
 SINGLE_HEADERS = {
     name.encode() for name in "host authorization x-api-key content-length transfer-encoding content-type".split()
 }
@@ -50,18 +62,25 @@ log = logging.getLogger("rewrite-serve.access")
 
 
 class ErrorBudget:
-    """Errors that each caller may still cause without a pause."""
+    """Errors that each caller may still cause without a pause; or other requests that cost it nothing."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._left: dict[str, tuple[float, float]] = {}
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        free: float = FREE_ERRORS,
+        per_second: float = FREE_PER_SECOND,
+    ) -> None:
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._clock, self._free, self._per_second = clock, free, per_second
 
     def is_spent(self, caller: str) -> bool:
         """Count an error; True if the caller causes too many."""
         now = self._clock()
-        left, seen = self._left.get(caller, (FREE_ERRORS, now))
-        left = min(FREE_ERRORS, left + FREE_PER_SECOND * (now - seen))
+        left, seen = self._left.pop(caller, (self._free, now))
+        left = min(self._free, left + self._per_second * (now - seen))
         self._left[caller] = max(0.0, left - 1), now
+        if len(self._left) > MAX_REMEMBERED:
+            self._left.popitem(last=False)
         return left < 1
 
 
@@ -72,7 +91,8 @@ class Guard:
         """`hosts`: host names that callers may use; empty: any."""
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
         self._slots = FairSlots(limits.running, RUNNING_PARTS, first_at_once=True)
-        self._in_flight, self._errors = 0, ErrorBudget()
+        self._places, self._errors = FairPlaces(limits.in_flight), ErrorBudget()
+        self._open = ErrorBudget(free=FREE_OPEN, per_second=OPEN_PER_SECOND)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -90,8 +110,9 @@ class Guard:
                 given = {header for header, _ in message["headers"]}
                 missing = [header for header in SECURITY_HEADERS if header[0] not in given]
                 message["headers"] = [*message["headers"], *missing, (b"x-request-id", request_id.encode())]
-            elif status in REPEATED and not message.get("more_body"):
-                is_paused = self._errors.is_spent(caller.name if caller else "")
+            elif (status in REPEATED or caller is PROBE) and not message.get("more_body"):
+                is_probe, name = caller is PROBE, caller.name if caller else ""
+                is_paused = self._open.is_spent(client_network(scope)) if is_probe else self._errors.is_spent(name)
                 message = {**message, "more_body": is_paused}
             await send(message)
 
@@ -135,7 +156,7 @@ class Guard:
             raise Refusal(421, "wrong_host", "this server does not answer by that name")
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(OPEN_FOLDER):
             return PROBE
-        caller = self._gate.admit(header("authorization"), header("x-api-key"))
+        caller = self._gate.admit(header("authorization"), header("x-api-key"), client_network(scope))
         length = header("content-length") or "0"
         if length != "0" or header("transfer-encoding"):  # web pages can send other types without a preflight
             media_type = (header("content-type") or "").partition(";")[0].strip().lower()
@@ -150,13 +171,16 @@ class Guard:
         if caller is PROBE:  # counts against no limit, and its body is not read
             await self._app(scope, _replay(b"", receive), send)
             return
-        if self._in_flight >= self._limits.in_flight or caller.running >= self._max_running(caller):
-            raise overloaded("too many requests are running")
         caller.enter()
-        self._count_in_flight(1)
+        if not self._places.take(caller.turn):
+            caller.leave()
+            raise overloaded("too many requests are running")
+        self._metrics.in_flight.set(self._places.taken)
         try:
             body = await self._read_body(receive)
-            async with self._slots.turn(caller.name, self._limits.queue_seconds) as turn:
+            check_values(body, caller)
+            async with self._slots.turn(caller.turn, self._limits.queue_seconds) as turn:
+                grow_turn(1 + len(body) // BYTES_PER_SLOT)
 
                 async def send_after_turn(message: Message) -> None:
                     turn.end()  # a caller that reads slowly keeps no other waiting
@@ -165,17 +189,9 @@ class Guard:
                 turn.spend_tokens = caller.spend_tokens
                 await self._app(scope, _replay(body, receive), send_after_turn)
         finally:
-            self._count_in_flight(-1)
             caller.leave()
-
-    def _max_running(self, caller: Caller) -> int:
-        total = self._limits.in_flight
-        self._slots.active.note(caller.name)
-        return min(total - total // SHARE, self._slots.active.share(caller.name, total))
-
-    def _count_in_flight(self, change: int) -> None:
-        self._in_flight += change
-        self._metrics.in_flight.set(self._in_flight)
+            self._places.leave(caller.turn)
+            self._metrics.in_flight.set(self._places.taken)
 
     async def _read_body(self, receive: Receive) -> bytes:
         body, more = bytearray(), True
@@ -205,6 +221,19 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return next(parts, None) or await receive()
 
     return replay
+
+
+def check_values(body: bytes, caller: Caller) -> None:
+    """Refuse a body of more values than a request needs."""
+    limit = MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES
+    if len(body) > BYTES_PER_SLOT and sum(body.count(sign) for sign in (b",", b"[", b"{")) > limit:
+        raise Refusal(422, "invalid", f"the body has more than {limit:,} commas and brackets; send several requests")
+
+
+def client_network(scope: Message) -> str:
+    """The address that a request comes from."""
+    client = scope.get("client")
+    return network(client[0]) if client else ""
 
 
 def host_name(header: str) -> str:

@@ -34,7 +34,8 @@ async def search(body: schemas.SearchRequest, gateway: GatewayDep, caller: Calle
     Raw search and rewriter run in parallel. If the rewriter fails, `fallback` has the reason, and the tools are those
     of the raw search.
     """
-    check_query(gateway, caller, "search", body.utterance, body.k, body.format, body.rewrite != "off")
+    rewrites, reranks = body.rewrite != "off", body.rerank == "auto"
+    check_query(gateway, caller, "search", body.utterance, body.k, body.format, rewrites, reranks)
     response = await gateway.service.search(body, caller.access)
     note_search(gateway, caller, body, response)
     pieces = await gateway.service.answers.dump(response, body.k)

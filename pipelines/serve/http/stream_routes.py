@@ -35,7 +35,8 @@ async def search_stream(body: schemas.SearchRequest, gateway: GatewayDep, caller
     """
     if not isinstance(body.utterance, str):
         raise Refusal(422, "invalid", "a stream answers one utterance; send several to /v1/search")
-    check_query(gateway, caller, "search", body.utterance, body.k, body.format, body.rewrite != "off")
+    rewrites, reranks = body.rewrite != "off", body.rerank == "auto"
+    check_query(gateway, caller, "search", body.utterance, body.k, body.format, rewrites, reranks)
     caller.charge("search")  # it may be searched twice
     service = gateway.service
     final = asyncio.ensure_future(service.search(body, caller.access))

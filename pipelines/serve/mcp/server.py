@@ -17,6 +17,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic import BaseModel, Field, ValidationError
 
+from pipelines.serve.answers import SMALL
 from pipelines.serve.calls.arguments import load_schema
 from pipelines.serve.calls.outcomes import CallFailure
 from pipelines.serve.errors import Refusal
@@ -167,7 +168,7 @@ async def run_tool(
 
 
 async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: ProgressFnT | None) -> types.CallToolResult:
-    check_query(gateway, caller, "search", body.query, body.k)
+    check_query(gateway, caller, "search", body.query, body.k, rerank=True)
     filters = Filters(provider=body.provider, category=body.category)
     response = await gateway.service.search(
         SearchRequest(
@@ -187,7 +188,10 @@ async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: Progre
         message = "this request needs no tool, as far as the detector can tell"
     index = response.fingerprints.index
     search = gateway.calls.audit.add_search(caller.name, body.query, [tool.id for tool in result.tools], index)
-    return _success(FoundTools(search=search, tools=result.tools, message=message, index=index))
+    found = FoundTools(search=search, tools=result.tools, message=message, index=index)
+    if len(found.tools) <= SMALL:
+        return _success(found)
+    return await gateway.service.answers.run(lambda: _success(found))
 
 
 async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: ProgressFnT | None) -> types.CallToolResult:

@@ -17,6 +17,7 @@ from fastapi import Path as PathParameter
 from fastapi import Response
 
 from pipelines.index.defaults import default_examples
+from pipelines.serve.bounds.costs import BYTES_PER_UNIT
 from pipelines.serve.catalogue.fetch import read_tools
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.errors import Refusal
@@ -77,18 +78,30 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
 @router.post("/v1/catalogue/read", response_model=schemas.ReadResponse, responses=errors(*BODY))
 async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Read the tools of a catalogue that is sent as text, for `PUT /v1/tools`; changes nothing."""
-    caller.charge("write")
-    tools, skipped = await asyncio.to_thread(read_tools, body.document.encode("utf-8", "replace"), body.format)
-    if provider := body.provider.strip():
-        tools = [
-            tool if tool.provider else replace(tool, id=f"{provider}/{tool.id}", provider=provider) for tool in tools
+    caller.charge("write", 1 + len(body.document) // BYTES_PER_UNIT)
+    known, max_bytes = gateway.catalogue.current.index.tools, gateway.config.limits.answer_bytes
+
+    def read() -> bytes:
+        tools, skipped = read_tools(body.document.encode("utf-8", "replace"), body.format)
+        if provider := body.provider.strip():
+            tools = [
+                tool if tool.provider else replace(tool, id=f"{provider}/{tool.id}", provider=provider)
+                for tool in tools
+            ]
+        compared = [
+            schemas.ReadTool.model_construct(**dict(tool_out(tool)), state=_compare(tool, known.get(tool.id)))
+            for tool in tools
         ]
-    known = gateway.catalogue.current.index.tools
-    compared = [
-        schemas.ReadTool.model_construct(**dict(tool_out(tool)), state=_compare(tool, known.get(tool.id)))
-        for tool in tools
-    ]
-    return reply(schemas.ReadResponse.model_construct(tools=compared, skipped=skipped))
+        data = schemas.ReadResponse.model_construct(tools=compared, skipped=skipped).model_dump_json(by_alias=True)
+        if len(data) > max_bytes:
+            message = (
+                f"the answer would have {len(data):,} bytes, and {max_bytes:,} are allowed; send the catalogue in parts"
+            )
+            raise Refusal(422, "answer_too_large", message)
+        return data.encode()
+
+    async with gateway.reading.turn(caller.turn, gateway.config.limits.queue_seconds):
+        return Response(await asyncio.to_thread(read), media_type="application/json")
 
 
 @router.get("/v1/findings", response_model=schemas.FindingsResponse, responses=errors())

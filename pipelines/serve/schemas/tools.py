@@ -28,7 +28,7 @@ class ToolBody(RequestModel):
 
     name: str = Field(min_length=1, max_length=MAX_LABEL)
     description: str = Field(default="", max_length=MAX_DESCRIPTION)
-    parameters: list[ToolParameter] = Field(default=[], max_length=MAX_PARAMETERS)
+    parameters: list[ToolParameter] = Field(default=[], max_length=MAX_PARAMETERS, fail_fast=True)
     category: Label = ""
     provider: Label = ""
     arguments: dict[str, JsonValue] | None = Field(
@@ -50,7 +50,7 @@ class ToolWithId(ToolBody):
 class ToolsBody(RequestModel):
     """Several tools; one change of the index."""
 
-    tools: list[ToolWithId] = Field(min_length=1, max_length=500)
+    tools: list[ToolWithId] = Field(min_length=1, max_length=500, fail_fast=True)
 
 
 class ToolOut(ResponseModel):

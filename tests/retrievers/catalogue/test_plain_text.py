@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrievers.catalogue.plain_text import plain_text
+from retrievers.catalogue.plain_text import MAX_CHARACTERS, plain_text
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,29 @@ def test_any_text_stays_text_and_words_stay(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["<a ", "[", "[a](", "**", "*a", "`", "<!--", "|", "|--", "- ", "<pre>", "```\n", "_", "!["]
+    "part",
+    [
+        "<a ",
+        "[",
+        "[a](",
+        "**",
+        "*a",
+        "`",
+        "<!--",
+        "|",
+        "|--",
+        "- ",
+        "<pre>",
+        "```\n",
+        "_",
+        "![",
+        '<p ""',
+        " ",
+        "&#99999",
+    ],
 )
 def test_hostile_markup_takes_no_time(part: str) -> None:
     started = time.monotonic()
-    plain_text(part * 20_000)
+    plain_text(f"# a{part * 20_000}"[:MAX_CHARACTERS])
+    assert plain_text(part * MAX_CHARACTERS + "x") == part * MAX_CHARACTERS + "x"  # too long for any tool
     assert time.monotonic() - started < 20

@@ -23,6 +23,7 @@ from paths import ROOT, SUPPORT
 from serving import Running, running
 from waiting import until
 
+from pipelines.serve.bounds.places import FairPlaces
 from pipelines.serve.calls import upstream
 from pipelines.serve.mcp import direct_calls
 from retrievers.index import build
@@ -187,8 +188,9 @@ def test_a_server_that_hangs_has_a_time_limit_and_is_informed(
     gateway: Running, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, hostile_server = gateway, gateway.gateway.calls.upstreams["hostile"]
-    limited = replace(hostile_server.source, seconds=1.0, concurrent=2)
+    limited = replace(hostile_server.source, seconds=1.0)
     monkeypatch.setattr(hostile_server, "source", limited)
+    monkeypatch.setattr(hostile_server, "_places", FairPlaces(2))
 
     async def work(client: Client) -> list[Any]:
         first = [asyncio.create_task(call("hang")(client)) for _ in range(2)]

@@ -18,7 +18,8 @@ from processes import CODE
 from serving import Running, running
 from waiting import PATIENCE, until
 
-from pipelines.serve.http.connections import HEALTH_CONNECTIONS, network
+from pipelines.serve.bounds.addresses import network
+from pipelines.serve.http.connections import HEALTH_CONNECTIONS
 from retrievers.index import build
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Never: "
