@@ -17,7 +17,8 @@ from retrievers.dense.encoder import check_device
 from retrievers.kind import Context
 from retrievers.masstool import losses
 from retrievers.masstool.graph import column_of, full_view, gold_shares, make_edges, scatter_columns, to_scenes
-from retrievers.masstool.model import TEMPERATURE, Heads
+from retrievers.masstool.model import Heads
+from retrievers.masstool.serving.heads import TEMPERATURE
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.calibration import calibrate_threshold, keep_best
 from retrievers.masstool.training.step_sampler import LABELS, Step, StepSampler, draw_labels, label_rows
