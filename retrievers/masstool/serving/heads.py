@@ -37,6 +37,7 @@ class ServingHeads:
         self.vote_scale = float(2 if settings.modules.score == "joint" else self.num_cosines)
         self.word_weights = state["word_weights"]
         self._scales: dict[str, float] = dict(zip(SCALES, map(float, state["scales"]), strict=True))
+        self._adapter = np.float32(self._scales["adapter"]) * state["adapter"]
 
     @classmethod
     def expected_shapes(cls, settings: MassToolSettings, state: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
@@ -66,7 +67,7 @@ class ServingHeads:
         """u(q) of queries. `keys`: vectors of the pool's queries."""
         text = x
         if self.settings.train:
-            text = unit_rows(x + x @ (np.float32(self._scales["adapter"]) * self.state["adapter"]))
+            text = unit_rows(x + x @ self._adapter)
         searched = self.search_neighbours(x, near, keys, graph)
         joint: list[np.ndarray] = []
         if self.settings.modules.transfer != "none":
