@@ -4,13 +4,21 @@
 
 The same weights, texts and number of threads (OMP_NUM_THREADS); all take turns in one run. A query is encoded alone,
 tools in one call. A peer that cannot run is a line that says why. FastEmbed gets an export of the same model.
+sentence-transformers on ONNX needs packages that do not go together with ours; `--older FOLDER` has them, written by
+pip install --no-deps --target FOLDER "transformers>=4.57,<5" "sentence-transformers>=5.1,<5.3" optimum-onnx==0.1.0 \
+    "optimum>=2.0,<2.2" "huggingface_hub<1" "tokenizers>=0.22,<0.23" "datasets<4", and it runs in a process of its own.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +38,20 @@ from retrievers.text import clean, document
 
 OURS, PEER = "ours", "sentence-transformers"
 Encode = Callable[[Sequence[str]], np.ndarray]
+OLDER = """
+import json, os, sys, numpy, onnxruntime
+from sentence_transformers import SentenceTransformer
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = int(sys.argv[2])
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+settings = {"session_options": options}
+model = SentenceTransformer(sys.argv[1], device="cpu", backend="onnx", model_kwargs=settings)
+for line in sys.stdin:
+    vectors = model.encode(json.loads(line), normalize_embeddings=True, show_progress_bar=False)
+    print(json.dumps(numpy.asarray(vectors).tolist()), file=out, flush=True)
+"""
+"""Encodes lines of texts; the time that JSON takes, under a millisecond per vector, counts as its own."""
 
 
 def main() -> None:
@@ -39,12 +61,13 @@ def main() -> None:
     parser.add_argument("--tools", type=int, default=24, help="per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="bundled:tools")
+    parser.add_argument("--older", type=Path, help="packages of sentence-transformers on ONNX")
     options = parser.parse_args()
     torch.set_num_threads(count_threads())
     queries = make_queries([], options.queries)
     documents = [clean(document(tool)) for tool in read_catalogue(sample_folder())][:: 224 // options.tools or 1]
     with tempfile.TemporaryDirectory() as scratch:
-        encoders, missing = make_encoders(find_model(options.model), Path(scratch))
+        encoders, missing = make_encoders(find_model(options.model), Path(scratch), options.older)
         for name, reason in missing.items():
             print(f"{name} cannot run: {reason}")
         exact = encoders[PEER](documents)
@@ -56,13 +79,16 @@ def main() -> None:
     write_json(options.out, {"figures": figures.rows, "cosines": closeness, "missing": missing})
 
 
-def make_encoders(folder: Path, scratch: Path) -> tuple[dict[str, Encode], dict[str, str]]:
+def make_encoders(folder: Path, scratch: Path, older: Path | None) -> tuple[dict[str, Encode], dict[str, str]]:
     """Encoders by name, and the reasons of those that cannot run."""
     ours = Encoder(folder, 32, "cpu")
     plain = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     encoders: dict[str, Encode] = {OURS: ours.documents, PEER: lambda texts: encode_plain(plain, texts)}
     missing = {}
-    makers: dict[str, Callable[[Path, Path], Encode]] = {f"{PEER} on ONNX": _plain_onnx, "FastEmbed": _fastembed}
+    makers: dict[str, Callable[[Path, Path], Encode]] = {
+        f"{PEER} on ONNX": partial(_older_onnx, older) if older else _plain_onnx,
+        "FastEmbed": _fastembed,
+    }
     for name, make in makers.items():
         try:
             encoders[name] = make(folder, scratch)
@@ -81,6 +107,25 @@ def encode_plain(model: Any, texts: Sequence[str]) -> np.ndarray:
 def _plain_onnx(folder: Path, _: Path) -> Encode:
     model = SentenceTransformer(str(folder), device="cpu", backend="onnx", local_files_only=True)
     return lambda texts: encode_plain(model, texts)
+
+
+def _older_onnx(packages: Path, folder: Path, scratch: Path) -> Encode:
+    """The library with its ONNX backend, which exports the model, in a process with older packages."""
+    copy = scratch / "older"
+    shutil.copytree(folder, copy)
+    environment = {**os.environ, "PYTHONPATH": str(packages.resolve())}
+    command = [sys.executable, "-c", OLDER, str(copy), str(count_threads())]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    worker = subprocess.Popen(command, env=environment, text=True, **pipes)  # ends with our end of its input
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(json.dumps(list(texts)) + "\n")
+        worker.stdin.flush()
+        return np.array(json.loads(worker.stdout.readline()), np.float32)
+
+    return encode
 
 
 def _fastembed(folder: Path, scratch: Path) -> Encode:

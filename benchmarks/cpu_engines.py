@@ -45,13 +45,15 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=5, help="per round (5)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--bits", type=int, nargs="+", default=[8, 4])
+    parser.add_argument("--threads", type=int, default=1, help="of every engine (1, vLLM's own choice on two cores)")
     options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
     model, table = find_model(options.base), FigureTable()
     engines: dict[str, Backend] = {
         f"ONNX Runtime GenAI, {bits} bits": OnnxBackend(OnnxSettings(bits=bits), find_converted(model, None, bits))
         for bits in options.bits
     }
-    vllm, port = start_vllm(model)
+    vllm, port = start_vllm(model, options.threads)
     try:
         wait_for(f"http://127.0.0.1:{port}/health")
         engines["vLLM"] = ServerBackend(ServerSettings(f"http://127.0.0.1:{port}/v1", MODEL_NAME, timeout=600))
@@ -66,14 +68,16 @@ def main() -> None:
     write_json(options.out, {"figures": table.rows, "cores": os.cpu_count(), **machine()})
 
 
-def start_vllm(model: Path) -> tuple[ChildProcess, int]:
-    """vLLM with the options of `rewrite-serve`, and its port."""
+def start_vllm(model: Path, threads: int) -> tuple[ChildProcess, int]:
+    """vLLM with the options of `rewrite-serve`, and its port. It binds each thread to a core."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     flags = command_line(ManagedVllm(context=1024, eager=True), model, 0, port)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags]
     variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    if threads > 1:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
     return ChildProcess(command, new_session=True, **variables), port
 
 
@@ -101,7 +105,8 @@ def measure(
             if number:
                 medians[clock][name].append(percentile(times[clock][name], 0.5))
     for clock, by_engine in medians.items():
-        table.title(f"a rewrite of {options.tokens} tokens, one client")
+        load = f"load {os.getloadavg()[0]:.1f}"
+        table.title(f"a rewrite of {options.tokens} tokens, one client, threads per engine: {options.threads}, {load}")
         for name, values in by_engine.items():
             table.note(f"p50, {name}, {clock}", "s", values, digits=2)
         for name in engines:

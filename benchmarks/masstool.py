@@ -31,7 +31,7 @@ from retrievers.dense.retriever import Dense
 from retrievers.kind import Block, Context
 from retrievers.masstool.artifacts import Artifacts, save_artifacts
 from retrievers.masstool.kind import MassToolKind
-from retrievers.masstool.model import Heads
+from retrievers.masstool.serving.heads import untrained_heads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.masstool.training.tensors import LabelledVectors, TrainingTensors
 from retrievers.masstool.training.trainer import HeadTrainer
@@ -83,15 +83,11 @@ def retrievers(tools: int, pool: int, encoder: Encoder, work: Path) -> tuple[Den
     rows, live = Rows(ids, np.ones(tools, dtype=bool)), np.ones(tools, dtype=bool)
     settings = MassToolSettings(train=replace(TRAIN, epochs=1), threshold=-1.0, ann_above=max(50_000, tools))
     pairs = [(f"query {number}", tuple(ids[row] for row in chance.integers(tools, size=3))) for number in range(pool)]
-    texts = torch.from_numpy(vectors[:100])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        heads = Heads(settings, WIDTH, 0, 0)
+    texts, heads = vectors[:100], untrained_heads(settings, WIDTH)
     started = time.perf_counter()
     graph = ann.build(keys, effort=BUILD_EFFORT)
     print(f"pool graph of {pool:,} queries built in {time.perf_counter() - started:.0f} s")
-    pool_keys = torch.from_numpy(keys)
-    artifacts = Artifacts(heads, texts, texts * 0, texts * 0, {}, pool_keys, pairs, {"detection": None}, graph)
+    artifacts = Artifacts(heads, texts, texts * 0, texts * 0, {}, keys, pairs, {"detection": None}, graph)
     work.mkdir()
     save_artifacts(work, artifacts)
     context = Context(lambda reference: encoder.folder, encoders={encoder.fingerprint: encoder})

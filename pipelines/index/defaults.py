@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from pipelines.data.sample_data import SAMPLE, sample_folder
@@ -49,7 +48,7 @@ def choose_retriever(index: Index, name: str) -> str:
 def _priority(manifest: Manifest, name: str) -> int:
     settings = manifest.retrievers[name].settings
     kind, learned = settings["kind"], settings.get("train") is not None
-    if kind == "masstool" and learned and find_spec("torch") is not None:
+    if kind == "masstool" and learned:
         return 0  # has votes of earlier queries, and a detector
     if kind == "dense" and learned:
         return 1

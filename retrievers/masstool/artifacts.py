@@ -17,16 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from retrievers.errors import BadInput, IndexBroken
-from retrievers.masstool.faithful import trainer_class
-from retrievers.masstool.model import Heads
-from retrievers.masstool.neighbour_transfer import transferred_shifts
+from retrievers.masstool.serving.arrays import load_parts, save_parts, unit_rows
+from retrievers.masstool.serving.faithful_heads import serving_heads
+from retrievers.masstool.serving.heads import ServingHeads, untrained_heads
+from retrievers.masstool.serving.similar_tools import similar_shifts
 from retrievers.masstool.settings import MassToolSettings, Modules
-from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint
 from retrievers.out_of_memory import report_out_of_memory
 from retrievers.types import ToolId
 
@@ -40,16 +37,16 @@ Pair = tuple[str, tuple[ToolId, ...]]
 class Artifacts:
     """Everything a search needs beside the encoder and the tools."""
 
-    heads: Heads
-    trained_texts: Tensor
+    heads: ServingHeads
+    trained_texts: np.ndarray
     """(trained tools, dimensions) vectors of their texts"""
-    shifts: Tensor
+    shifts: np.ndarray
     """From text vector to tool vector"""
-    signal_shifts: Tensor
+    signal_shifts: np.ndarray
     """From text vector to the signal that the tool contributes to queries"""
     rows: dict[str, int]
     """Hash of a trained tool's text -> its row"""
-    pool_keys: Tensor
+    pool_keys: np.ndarray
     """(pool queries, dimensions)"""
     pairs: list[Pair]
     training: dict[str, Any]
@@ -77,16 +74,16 @@ class Artifacts:
 
     def tool_vectors(self, documents: Sequence[str], texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Vectors and signals of tools: trained ones by their own shifts, others by those of similar tools."""
-        x = torch.from_numpy(np.ascontiguousarray(texts))
-        rows = torch.tensor([self.rows.get(text_hash(document), -1) for document in documents])
+        x = np.ascontiguousarray(texts, np.float32)
+        rows = np.array([self.rows.get(text_hash(document), -1) for document in documents], np.int64)
         new, strength = rows < 0, self.heads.transfer_strength()
         moved = []
         for known in (self.shifts, self.signal_shifts):
-            shift = torch.zeros_like(x)
+            shift = np.zeros_like(x)
             shift[~new] = known[rows[~new]]
-            shift[new] = transferred_shifts(x[new], self.trained_texts, known, strength)
+            shift[new] = similar_shifts(x[new], self.trained_texts, known, strength)
             moved.append(x + shift)
-        return functional.normalize(moved[0], dim=-1).numpy(), moved[1].numpy()
+        return unit_rows(moved[0]), moved[1]
 
 
 def text_hash(document: str) -> str:
@@ -97,11 +94,8 @@ def text_hash(document: str) -> str:
 def untrained(settings: MassToolSettings, dimensions: int) -> Artifacts:
     """Artifacts without training: plain search, and votes of confirmed queries."""
     plain = replace(settings, train=None, faithful=False, modules=Modules(detection=False, transfer="none"))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        heads = Heads(plain, dimensions, 0, 0).eval().requires_grad_(False)
-    none = torch.zeros(0, dimensions)
-    return Artifacts(heads, none, none, none, {}, none, [], {})
+    none = np.zeros((0, dimensions), np.float32)
+    return Artifacts(untrained_heads(plain, dimensions), none, none, none, {}, none, [], {})
 
 
 def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
@@ -111,25 +105,17 @@ def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
     tools = {name: getattr(artifacts, name) for name in ("trained_texts", "shifts", "signal_shifts")}
     pool = {"keys": artifacts.pool_keys}
     if artifacts.pool_graph is not None:
-        pool["graph"] = torch.from_numpy(artifacts.pool_graph)
-    parts = {"heads": artifacts.heads.state_dict(), "tools": tools, "pool": pool}
-    halves = {part: {name: _as(torch.float16, value) for name, value in own.items()} for part, own in parts.items()}
-    save_checkpoint(folder / WEIGHTS, halves, {"format": FORMAT})
+        pool["graph"] = artifacts.pool_graph
+    save_parts(folder / WEIGHTS, {"heads": artifacts.heads.state, "tools": tools, "pool": pool}, {"format": FORMAT})
     (folder / "training.json").write_text(json.dumps(artifacts.training, indent=1))
-
-
-def _as(kind: torch.dtype, value: torch.Tensor) -> torch.Tensor:
-    """A matrix in another precision; counts, indices and single rows, as the detector's word weights, stay."""
-    return value.to(kind) if value.is_floating_point() and value.dim() > 1 else value
 
 
 def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
     """Read all files."""
-    stored = load_checkpoint(folder / WEIGHTS)
+    stored = load_parts(folder / WEIGHTS)
     if stored is None:
         raise IndexBroken(f"{folder / WEIGHTS} is missing or damaged; run `rewrite-index build` again")
-    halves, facts = stored
-    parts = {part: {name: _as(torch.float32, value) for name, value in own.items()} for part, own in halves.items()}
+    parts, facts = stored
     if facts.get("format") != FORMAT:
         version = facts.get("format", 1)
         raise IndexBroken(
@@ -137,20 +123,15 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
         )
     try:
         with report_out_of_memory(folder):
-            state, pool = parts["heads"], parts["pool"]
-            with torch.random.fork_rng(devices=[]):
-                sizes = pool["keys"].shape[1], len(state["residual"]), len(state["queries"])
-                heads = trainer_class(settings).heads_class(settings, *sizes).eval()
-            heads.word_weights = state["word_weights"]
-            heads.load_state_dict(state)
+            pool = parts["pool"]
             return Artifacts(
-                heads.requires_grad_(False),
+                serving_heads(settings)(settings, parts["heads"]),
                 rows=json.loads((folder / "trained_tools.json").read_text()),
                 pairs=decode_pairs(pairs_file := (folder / "pool.jsonl").read_bytes()),
                 from_dev=decode_split(pairs_file),
                 training=json.loads((folder / "training.json").read_text()),
                 pool_keys=pool["keys"],
-                pool_graph=pool["graph"].numpy() if "graph" in pool else None,
+                pool_graph=pool.get("graph"),
                 **parts["tools"],
             )
     except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:

@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from retrievers.masstool import losses
 from retrievers.masstool.graph import GraphView, distinct, draw_dropout, dropout_views, to_queries
-from retrievers.masstool.model import SCALES, VIEWS, Heads, joint_product
+from retrievers.masstool.model import Heads, joint_product
+from retrievers.masstool.serving.heads import SCALES, VIEWS
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.step_sampler import EDGE_DROPOUT, Step, select_neighbours
 from retrievers.masstool.training.trainer import HeadTrainer

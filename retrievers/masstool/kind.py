@@ -12,7 +12,7 @@ from retrievers.base import Retriever
 from retrievers.dense.embeddings import embed
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense, with_graph
-from retrievers.errors import BadInput
+from retrievers.errors import BadInput, ModelMissing
 from retrievers.kind import Arrays, Block, Context
 from retrievers.masstool.artifacts import Artifacts, Pair, load_artifacts, untrained
 from retrievers.masstool.pool import Pool
@@ -37,10 +37,14 @@ class MassToolKind:
         self._confirmed: tuple[np.ndarray, list[Pair]] | None = None
 
     def train(self, sets: Sequence[TrainingSet], work: Path) -> Path:
-        from retrievers.masstool.training.pipeline import train
-
         if len(sets) != 1:
             raise BadInput(f"MassTool trains on one data set, got {len(sets)}", "data")
+        try:
+            from retrievers.masstool.training.pipeline import train
+        except ModuleNotFoundError as error:
+            raise ModelMissing(
+                f"training MassTool needs {error.name}; run `pip install 'toolrewrite[torch]'`"
+            ) from error
         return train(sets[0], self._settings, self._encoder, work, self._context)
 
     def identity(self) -> dict[str, str]:
@@ -88,7 +92,7 @@ class MassToolKind:
 
         def make_pool(without_dev: bool) -> Pool:
             replaced = confirmed_queries.union(artifacts.split_pool()[1] if without_dev else ())
-            pool = Pool(artifacts.pool_keys.numpy(), artifacts.pairs, live, signals, replaced)
+            pool = Pool(artifacts.pool_keys, artifacts.pairs, live, signals, replaced)
             if artifacts.pool_graph is not None:
                 pool.use_graph(artifacts.pool_graph)
             return pool

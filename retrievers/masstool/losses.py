@@ -7,9 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from retrievers.masstool.normalize import normalize
+from retrievers.masstool.serving.heads import MASKED
 
-MASKED = -1e9
-"""Logit of an item outside the softmax; unlike -inf it gives no NaN where all are outside."""
 IGNORED = -100
 """Target of a row that does not count."""
 LIST_LENGTH = 10

@@ -1,4 +1,4 @@
-"""MassTool's heads on top of the encoder, in training and in serving alike.
+"""MassTool's heads on top of the encoder, in training; serving/ has the same formulas in numpy.
 
 A query q has the encoder's unit vector x. Its neighbours n_1..n_K are the pool's queries nearest by cosine.
 
@@ -40,14 +40,10 @@ from retrievers.masstool.graph import GraphView, to_neighbours, to_queries, to_t
 from retrievers.masstool.hashed_words import word_logits
 from retrievers.masstool.neighbour_transfer import transferred_shifts
 from retrievers.masstool.normalize import normalize
+from retrievers.masstool.serving.heads import MASKED, SCALES, TEMPERATURE, VIEWS
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.vectors import Neighbours, QueryVectors, ToolVectors
 
-VIEWS = ("tool", "scene")
-SCALES = ("votes", "sharpness", "tools", "adapter", "transfer")
-"""Factors that dev chooses once training is over: how much of each learned part to use."""
-TEMPERATURE = 0.05
-"""Temperature of the softmax over tools, and of the attention when training starts."""
 DROPOUT = 0.1
 WEIGHT_DECAY = 1e-4
 
@@ -213,7 +209,8 @@ class Heads(nn.Module):
         """Probability that each query needs a tool, by its vector and, where dev chose so, by its words."""
         logits = self.detection_mix[0] * self.detection_logits(x)
         if len(self.word_weights):
-            logits = logits + self.detection_mix[1] * word_logits(self.word_weights, texts).to(logits.device)
+            words = torch.from_numpy(word_logits(self.word_weights.cpu().numpy(), texts))
+            logits = logits + self.detection_mix[1] * words.to(logits.device)
         return self.probabilities(logits)
 
     def votes(self, searched: tuple[Tensor, Tensor], joint: Sequence[Tensor] = ()) -> Tensor:
@@ -265,7 +262,7 @@ class Heads(nn.Module):
         valid = near.valid & (near.cosines >= self.threshold) if self.settings.modules.filter else near.valid
         matrix = self.scene_attention if view == "scene" else self.attention
         logits = torch.bmm(vectors, (x @ matrix)[:, :, None]).squeeze(2)
-        logits = self.scaled("sharpness", logits) + losses.MASKED * ~valid
+        logits = self.scaled("sharpness", logits) + MASKED * ~valid
         if not self.has_sink:
             return torch.softmax(logits, dim=-1) * valid
         sink = self.scaled("sharpness", self.sink).expand(len(x), 1)

@@ -1,16 +1,11 @@
-"""Transfer of learned shifts to tools that were not trained, from trained tools with similar texts.
-
-A trained tool j counts exp((cos(t, j) - 1) / WIDTH): 1 for the same text, .37 at a cosine of .9, .05 at .7. The weights
-sum to 1 at most, so that a tool unlike all trained ones keeps the vector of its text.
-"""
+"""Transfer of learned shifts to tools that were not trained, in training (serving/similar_tools.py)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-WIDTH = 0.1
-MAX_SOURCES = 8
+from retrievers.masstool.serving.similar_tools import MAX_SOURCES, WIDTH
 
 
 def transferred_shifts(texts: Tensor, trained_texts: Tensor, shifts: Tensor, strength: float) -> Tensor:

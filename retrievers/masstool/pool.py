@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from retrievers.masstool.artifacts import Pair
-from retrievers.masstool.graph import full_view, make_edges
 from retrievers.masstool.near_copies import NearCopies, copy_features
-from retrievers.masstool.vectors import Neighbours, ToolVectors
+from retrievers.masstool.serving.pool_graph import PoolGraph, PoolNeighbours
 from retrievers.types import ToolId
 
 SPARE = 32
@@ -38,23 +36,20 @@ class Pool:
         ]
         used = sorted({row for tools in gold for row in tools})
         index = {row: position for position, row in enumerate(used)}
-        self.keys = torch.from_numpy(np.array(keys, dtype=np.float32))
+        self.keys = np.ascontiguousarray(keys, np.float32)
         self.live = np.fromiter((bool(tools) for tools in gold), bool, len(gold))
-        self.view = full_view(make_edges([[index[row] for row in tools] for tools in gold], len(used)))
-        padded = np.zeros((len(used) + 1, keys.shape[1]), np.float32)
-        padded[: len(used)] = signals(used)
-        self.tools = ToolVectors(*(torch.from_numpy(padded),) * 3)
+        self.graph = PoolGraph([[index[row] for row in tools] for tools in gold], signals(used))
         self._copies = NearCopies([query for query, _ in pairs])
-        self._graph: Any = None
+        self._hnsw: Any = None
 
     def use_graph(self, data: np.ndarray) -> None:
         """Search by an HNSW graph from now on."""
         from retrievers.dense.ann import HnswGraph
 
         if self.live.any():
-            self._graph = HnswGraph(data, self.live)
+            self._hnsw = HnswGraph(data, self.live)
 
-    def nearest_but_copies(self, queries: np.ndarray, count: int, utterances: Sequence[str]) -> Neighbours:
+    def nearest_but_copies(self, queries: np.ndarray, count: int, utterances: Sequence[str]) -> PoolNeighbours:
         """Nearest live queries that are no near copies of the utterances, one per query."""
         features, size = list(map(copy_features, utterances)), int(self.live.sum())
         shape = (len(queries), min(count, max(1, size)))
@@ -75,18 +70,18 @@ class Pool:
                 rows[query, part], valid[query, part] = near.rows[number, columns], True
                 cosines[query, part] = near.cosines[number, columns]
             open_rows, searched = np.array(unfinished, np.int64), 4 * searched
-        return Neighbours(torch.from_numpy(rows), torch.from_numpy(cosines), torch.from_numpy(valid))
+        return PoolNeighbours(rows, cosines, valid)
 
-    def nearest(self, queries: np.ndarray, count: int) -> Neighbours:
+    def nearest(self, queries: np.ndarray, count: int) -> PoolNeighbours:
         """Nearest live queries of the pool."""
         live = np.flatnonzero(self.live)
         if not len(live):
-            none = torch.zeros(len(queries), 1)
-            return Neighbours(none.long(), none, none > 0)
-        if self._graph is not None:
-            rows, cosines = self._graph.search(queries, count)
+            none = np.zeros((len(queries), 1), np.float32)
+            return PoolNeighbours(none.astype(np.int64), none, none > 0)
+        if self._hnsw is not None:
+            rows, cosines = self._hnsw.search(queries, count)
         else:
-            keys = self.keys.numpy()
+            keys = self.keys
             scores = queries @ (keys if len(live) == len(keys) else keys[live]).T
             count = min(count, len(live))
             best = np.argpartition(-scores, count - 1, axis=1)[:, :count]
@@ -95,8 +90,4 @@ class Pool:
         order = np.lexsort((rows, -np.round(cosines, 6)), axis=1)
         rows, cosines = np.take_along_axis(rows, order, axis=1), np.take_along_axis(cosines, order, axis=1)
         valid = rows >= 0
-        return Neighbours(
-            torch.from_numpy(np.where(valid, rows, 0)),
-            torch.from_numpy(np.where(valid, cosines, 0).astype(np.float32)),
-            torch.from_numpy(valid),
-        )
+        return PoolNeighbours(np.where(valid, rows, 0), np.where(valid, cosines, 0).astype(np.float32), valid)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense, search_texts
 from retrievers.masstool.artifacts import Artifacts
-from retrievers.masstool.model import Heads
 from retrievers.masstool.pool import Pool
-from retrievers.masstool.vectors import Neighbours
+from retrievers.masstool.serving.heads import ServingHeads
+from retrievers.masstool.serving.pool_graph import PoolNeighbours
 from retrievers.rows import Rows
 from retrievers.text import clean, tokens
 from retrievers.types import Ranking
@@ -24,7 +23,7 @@ BATCH_SIZE = 1024
 class ConfirmedVotes:
     """Votes of confirmed queries, with a weight that training does not change."""
 
-    def __init__(self, pool: Pool, heads: Heads, scale: float) -> None:
+    def __init__(self, pool: Pool, heads: ServingHeads, scale: float) -> None:
         self._pool, self._heads, self._scale = pool, heads, scale
 
     @property
@@ -32,13 +31,13 @@ class ConfirmedVotes:
         """True if a query was confirmed."""
         return bool(self._pool.live.any())
 
-    def __call__(self, queries: np.ndarray, utterances: Sequence[str] | None = None) -> torch.Tensor | float:
+    def __call__(self, queries: np.ndarray, utterances: Sequence[str] | None = None) -> np.ndarray | float:
         """Addition to the queries' vectors; 0 where no query was confirmed. Near copies of `utterances` do not vote."""
         if not self.any:
             return 0.0
         pool, heads = self._pool, self._heads
         near = find_neighbours(pool, queries, heads.settings.neighbours, utterances)
-        searched = heads.search_neighbours(torch.from_numpy(queries), near, pool.keys, pool.view, pool.tools)
+        searched = heads.search_neighbours(queries, near, pool.keys, pool.graph)
         return self._scale * heads.votes(searched)
 
 
@@ -90,7 +89,6 @@ class MassTool:
     def _held_out_pool(self) -> Pool:
         return self._make_pool(True)
 
-    @torch.no_grad()
     def vectors(self, encoded: np.ndarray, utterances: Sequence[str] | None = None) -> np.ndarray:
         """u(q) of encoded queries: the vector that is matched with every tool's.
 
@@ -102,8 +100,8 @@ class MassTool:
             batch = np.ascontiguousarray(encoded[start : start + BATCH_SIZE], dtype=np.float32)
             owners = None if utterances is None else utterances[start : start + BATCH_SIZE]
             near = find_neighbours(pool, batch, heads.settings.neighbours, owners)
-            folded = heads(torch.from_numpy(batch), near, pool.keys, pool.view, pool.tools, None)
-            parts.append((folded.vectors + self._confirmed(batch, owners)).numpy())
+            folded = heads.query_vectors(batch, near, pool.keys, pool.graph)
+            parts.append(folded + self._confirmed(batch, owners))
         return np.concatenate(parts)
 
 
@@ -116,19 +114,18 @@ class DetectingMassTool(MassTool):
         assert self._artifacts.threshold is not None
         return self._artifacts.threshold
 
-    @torch.no_grad()
     def probabilities(self, queries: Sequence[str]) -> list[float]:
         """Probability that each query needs a tool; 0 for an empty one."""
         texts = {row: text for row, query in enumerate(queries) if (text := clean(query))}
         values = [0.0] * len(queries)
         if texts:
             words = list(texts.values())
-            detected = self._artifacts.heads.detect(torch.from_numpy(self._encoder.queries(words)), words)
+            detected = self._artifacts.heads.detect(self._encoder.queries(words), words)
             for row, value in zip(texts, detected.tolist(), strict=True):
                 values[row] = round(value, 6)
         return values
 
 
-def find_neighbours(pool: Pool, queries: np.ndarray, count: int, utterances: Sequence[str] | None) -> Neighbours:
+def find_neighbours(pool: Pool, queries: np.ndarray, count: int, utterances: Sequence[str] | None) -> PoolNeighbours:
     """Nearest queries of the pool, without near copies of `utterances`."""
     return pool.nearest(queries, count) if utterances is None else pool.nearest_but_copies(queries, count, utterances)

@@ -61,6 +61,24 @@ def test_a_text_is_embedded_once(tmp_path: Path, embedded: list[str]) -> None:
     assert len(embedded) == 1
 
 
+def test_an_interrupted_build_keeps_its_vectors(
+    tmp_path: Path, embedded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = Encoder._encode
+
+    def interrupted(self: Encoder, method: str, wanted: Sequence[str]) -> np.ndarray:
+        if len(embedded) >= 128:
+            raise KeyboardInterrupt
+        return encode(self, method, wanted)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Encoder, "_encode", interrupted)
+        build(tmp_path, TOOLS)
+    embedded.clear()
+    build(tmp_path, TOOLS)
+    assert len(embedded) == len(TOOLS) - 128
+
+
 def test_a_build_reports_what_it_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from doubles import no_model
 
 from pipelines.data.dataset import load_dataset
 from pipelines.data.labels import load_labels
 from retrievers.kind import Context
+from retrievers.masstool.faithful import trainer_class
+from retrievers.masstool.model import Heads
+from retrievers.masstool.serving.heads import ServingHeads
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining
 from retrievers.settings import TrainingSource
 from retrievers.text import clean, document
@@ -40,3 +44,13 @@ def small_set(tools: Sequence[Tool], most: int = 60) -> TrainingSet:
     held = Labels((*dev.queries[:12], *others[30:42]), (True,) * len(dev.queries[:12]) + (False,) * 12)
     documents = tuple(clean(document(tool)) for tool in tools)
     return TrainingSet("small", documents, train, dev, tuple(rows), labels, held)
+
+
+def torch_heads(served: ServingHeads) -> Heads:
+    """Heads of an index as training has them, to compare with."""
+    state = {name: torch.from_numpy(value) for name, value in served.state.items()}
+    sizes = len(state["adapter"]), len(state["residual"]), len(state["queries"])
+    heads = trainer_class(served.settings).heads_class(served.settings, *sizes)
+    heads.word_weights = state["word_weights"]
+    heads.load_state_dict(state)
+    return heads.eval().requires_grad_(False)

@@ -83,10 +83,9 @@ class GraphBuilder:
     def norm(self, hidden: str, name: str, weights: Weights, epsilon: float, skip: str = "") -> str:
         """Layer norm of a tensor, or of its sum with `skip`."""
         inputs = [self.constant(f"{name}.{kind}", to_float(weights, f"{name}.{kind}")) for kind in ("weight", "bias")]
-        if not skip:
-            return self.add("LayerNormalization", [hidden, *inputs], f"{name}.out", epsilon=epsilon)
-        inputs, operator = [hidden, skip, *inputs], "SkipLayerNormalization"
-        return self.add(operator, inputs, f"{name}.out", domain=RUNTIME_OPERATORS, epsilon=epsilon)
+        if skip:
+            hidden = self.add("Add", [hidden, skip], f"{name}.sum")
+        return self.add("LayerNormalization", [hidden, *inputs], f"{name}.out", epsilon=epsilon)
 
     def dense(self, hidden: str, name: str, weights: Weights) -> str:
         """A linear layer of the model."""
@@ -119,10 +118,10 @@ class GraphBuilder:
         zeros = self.add("Expand", [self.constant("zero", np.array([ZERO], np.uint8)), count], f"{name}.zeros")
         tokens = self.add("QuantizeLinear", [hidden, steps, zeros], f"{name}.tokens", axis=1)
         zero = self.constant("zero_point", np.array(ZERO, np.uint8))
-        sums = self.add("MatMulInteger", [tokens, whole, zero], f"{name}.sums")
-        floats = self.add("Cast", [sums], f"{name}.floats", to=TensorProto.FLOAT)
-        # Two products: the runtime would fuse one with both scales, and take the first token's for all.
-        scaled = self.add("Mul", [floats, self.constant(f"{name}.scale", scale)], f"{name}.scaled")
+        # The operator has one scale for all tokens, so that theirs is applied after it.
+        one, scales = self.constant("one", np.array(1, np.float32)), self.constant(f"{name}.scale", scale)
+        inputs, operator = [tokens, whole, one, scales, zero], "MatMulIntegerToFloat"
+        scaled = self.add(operator, inputs, f"{name}.scaled", domain=RUNTIME_OPERATORS)
         return self.add("Mul", [scaled, step], f"{name}.product")
 
     def to_bytes(self, name: str, width: int) -> bytes:

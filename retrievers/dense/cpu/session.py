@@ -15,6 +15,9 @@ from retrievers.dense.cpu.folder import NoCpuRuntime
 from retrievers.errors import ModelMissing
 from retrievers.out_of_memory import is_out_of_memory
 
+SLOW_FUSION = "SkipLayerNormFusion"
+"""One operator for a sum and its layer norm, which takes several times as long as the two."""
+
 
 class CpuEncoder(ABC):
     """Has the methods of a sentence-transformers model that an Encoder calls."""
@@ -87,4 +90,6 @@ def open_session(graph: bytes) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # cores work on different texts
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        graph, options, providers=["CPUExecutionProvider"], disabled_optimizers=[SLOW_FUSION]
+    )

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from retrievers.masstool.model import SCALES, Heads
+from retrievers.masstool.model import Heads
+from retrievers.masstool.serving.heads import SCALES
 
 CHOICES = {
     "votes": (0.0, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0),

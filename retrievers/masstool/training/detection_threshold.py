@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from retrievers.masstool.hashed_words import fit_words, word_logits
+from retrievers.masstool.hashed_words import word_logits
 from retrievers.masstool.model import Heads
 from retrievers.masstool.training.tensors import LabelledVectors
+from retrievers.masstool.training.word_fit import fit_words
 
 WORD_SHARES = (0.5, 0.25, 0.75, 0.0, 1.0)
 SPREAD = 2.0
@@ -34,7 +35,7 @@ def choose_threshold(
     if not (heads.uses_words and labels.texts and dev.texts and labels.has_both_kinds()):
         return best_threshold(heads.probabilities(tower).double().cpu().tolist(), needs, fixed)
     weights = fit_words(labels.texts, labels.needs)
-    words, tower = word_logits(weights, dev.texts), tower.cpu().float()
+    words, tower = torch.from_numpy(word_logits(weights.numpy(), dev.texts)), tower.cpu().float()
     scales = [SPREAD / float(logits.std().clamp(min=1e-6)) for logits in (tower, words)]
     tried = {}
     for share in WORD_SHARES:

@@ -15,6 +15,7 @@ from retrievers.masstool.training import checkpoints
 from retrievers.masstool.training.checkpoints import Tensors, copy_state
 from retrievers.masstool.training.detection_threshold import choose_threshold
 from retrievers.masstool.training.tensors import TrainingTensors
+from retrievers.masstool.training.threads import training_threads
 from retrievers.masstool.training.trainer import HeadTrainer
 from retrievers.progress import Progress
 
@@ -29,7 +30,14 @@ def train_heads(
     Without a `work` folder there are no checkpoints.
     """
     trainer = trainer_class(settings)(tensors, settings, context)
-    heads, path = trainer.heads, work / CHECKPOINT if work else None
+    with training_threads(trainer.device, trainer.step_size()):
+        return _train(trainer, tensors, work / CHECKPOINT if work else None, context)
+
+
+def _train(
+    trainer: HeadTrainer, tensors: TrainingTensors, path: Path | None, context: Context
+) -> tuple[Heads, dict[str, Any]]:
+    heads, settings = trainer.heads, trainer.settings
     state: dict[str, Any] = {"epoch": 0, "best": -1.0, "best_epoch": 0, "history": [], "seconds": 0.0}
     warmup_steps = trainer.warm_up()
     start = best = copy_state(heads)

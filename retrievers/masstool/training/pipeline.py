@@ -15,6 +15,7 @@ from retrievers.kind import Context
 from retrievers.masstool.artifacts import Artifacts, Pair, save_artifacts, text_hash
 from retrievers.masstool.graph import full_view, make_edges
 from retrievers.masstool.model import Heads
+from retrievers.masstool.serving.faithful_heads import serving_heads
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.epochs import CHECKPOINT, train_heads
 from retrievers.masstool.training.tensors import TrainingTensors, embed_training_set
@@ -95,4 +96,7 @@ def make_artifacts(heads: Heads, data: TrainingSet, tensors: TrainingTensors, fa
     rows = {text_hash(data.documents[row]): index for index, row in enumerate(trained)}
     shifts, signal_shifts = tools.unnormalized[trained] - texts, tools.signals[trained] - texts
     from_dev = tuple(index >= len(data.train) for index in range(len(pairs)))
-    return Artifacts(heads, texts, shifts, signal_shifts, rows, keys, pairs, facts, graph, from_dev)
+    state = {name: value.numpy() for name, value in heads.state_dict().items()}
+    served = serving_heads(heads.settings)(heads.settings, state)
+    vectors = (texts.numpy(), shifts.numpy(), signal_shifts.numpy())
+    return Artifacts(served, *vectors, rows, keys.numpy(), pairs, facts, graph, from_dev)

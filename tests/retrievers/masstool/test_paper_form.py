@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from masstool_data import CONTEXT, small_set
+from masstool_data import CONTEXT, small_set, torch_heads
 from masstool_data import SETTINGS as SMALL
 from test_masstool import LESSONS, SETTINGS, TOOLS, TRAIN, WIDTH, dense_graph, transferred
 
@@ -23,9 +23,11 @@ from retrievers.masstool.faithful import trainer_class
 from retrievers.masstool.graph import draw_dropout, dropout_views, full_view, make_edges, to_neighbours, to_queries
 from retrievers.masstool.model import Heads
 from retrievers.masstool.offline_scores import offline_scores
+from retrievers.masstool.serving.faithful_heads import serving_heads
+from retrievers.masstool.serving.pool_graph import PoolGraph, PoolNeighbours
 from retrievers.masstool.settings import MassToolSettings, MassToolTraining, Modules, Transfer
 from retrievers.masstool.training.epochs import train_heads
-from retrievers.masstool.training.tensors import TrainingTensors, embed_training_set, no_labels
+from retrievers.masstool.training.tensors import TrainingTensors, embed_training_set, nearest, no_labels
 from retrievers.masstool.training.trainer import HeadTrainer
 from retrievers.types import Tool
 
@@ -165,6 +167,18 @@ def check_scores(settings: MassToolSettings) -> None:
     slow = slow_scores(heads, x.numpy(), tools.vectors.numpy(), tools.signals.numpy())
     assert np.abs(offline_scores(heads, exact, x).numpy() - slow).max() < 1e-9
     assert np.abs(slow).max(1).min() > 0.1
+    served = served_vectors(heads, tools.signals[:-1].float().numpy(), x.float())
+    assert np.abs(served @ tools.vectors.float().numpy().T - slow).max() < 1e-4
+
+
+def served_vectors(heads: Heads, signals: np.ndarray, x: torch.Tensor) -> np.ndarray:
+    """Vectors of queries as a server computes them, without PyTorch."""
+    state = {name: value.float().numpy() for name, value in heads.state_dict().items()}
+    near = nearest(x, LESSONS.train, heads.settings.neighbours)
+    neighbours = PoolNeighbours(near.rows.numpy(), near.cosines.numpy(), near.valid.numpy())
+    served = serving_heads(heads.settings)(heads.settings, state)
+    assert served.expected_shapes(heads.settings, state).keys() == state.keys()
+    return served.query_vectors(x.numpy(), neighbours, LESSONS.train.numpy(), PoolGraph(LESSONS.gold, signals))
 
 
 @pytest.mark.parametrize("modules", [PAPER, *ONE_BY_ONE], ids=str)
@@ -268,7 +282,8 @@ def test_an_index_of_the_paper_form_lives(
     build(folder, some_tools, {"masstool": settings}, context, training={"masstool": [data]})
     index = Index(folder, context)
     model = folder / index.manifest.retrievers["masstool"].model
-    heads = load_artifacts(model, settings).heads
+    served = load_artifacts(model, settings).heads
+    heads = torch_heads(served)
     encoder = Encoder(context.find_model(settings.model), settings.batch_size, "cpu")
     queries = ["will it rain tomorrow", "zxqv", *data.dev.queries[:5]]
     tensors = embed_training_set(data, encoder, context)
@@ -277,8 +292,10 @@ def test_an_index_of_the_paper_form_lives(
         assert np.allclose(ranking.scores, row.topk(10).values.numpy(), atol=1e-3)  # its keys take 16 bits
     detector = index.retriever("masstool")
     assert isinstance(detector, Detector)
+    detected = heads.detect(torch.from_numpy(encoder.queries(queries)), queries)
+    assert np.allclose(detector.probabilities(queries), detected.numpy(), atol=1e-5)
     assert detector.threshold == 0.5
-    assert not len(heads.word_weights)
+    assert not len(served.word_weights)
     assert "words" not in json.loads((model / "training.json").read_text())["detection"]
 
     tool, strange = Tool("new/llama", "shear_llama", "Shears a llama and sells its wool."), "shear my llama and sell it"
