@@ -45,7 +45,7 @@ $(foreach name,toollens $(CATALOGUES),$(call job,pick-$(name),index-$(name),\
 ENCODER := rewrite-train encoder configs/encoder/tools.yaml
 GROUPS := assistants functions tasks shells languages
 $(foreach group,$(GROUPS),$(call job,encoder-without-$(group),,$(ENCODER) --set leave_out=$(group)))
-$(call job,encoder-tools,$(addprefix encoder-without-,$(GROUPS)),$(ENCODER))
+$(call job,encoder-tools,$(addprefix encoder-without-,$(GROUPS)),$(ENCODER) --set blend=null)
 $(call job,encoder-forms,encoder-tools,python benchmarks/encoder_forms.py runs/encoder/tools/final $(DONE)/encoder-forms)
 
 # Time, with nothing else on the card.

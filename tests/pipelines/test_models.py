@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +79,36 @@ def test_a_model_that_is_not_there_is_one_sentence(reference: str, error: type[E
         find_model(reference)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def broken_hub() -> Iterator[str]:
+    """The address of a server that hangs up on every request."""
+
+    class HangUp(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangUp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "HTTP_PROXY"])
+def test_a_hub_that_is_away_is_one_sentence(tmp_path: Path, broken_hub: str, variable: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    environment |= {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://hub.invalid", "NO_PROXY": ""}
+    code = "import pipelines.models as models; models.find_model('some/model')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment | {variable: broken_hub},
+        timeout=120,
+    )
+    message = "retrievers.errors.ModelMissing: the model some/model is not on this machine and could not be fetched; "
+    assert done.stderr.splitlines()[-1].startswith(message)
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,13 +38,14 @@ class EncodedRankings:
 class SetJudge:
     """The judged queries of one set, tokenized once, with BM25's rankings."""
 
-    def __init__(self, model: Any, data: EncoderSet, device: str) -> None:
-        from retrievers.dense.tuning.tokens import TokenizedTexts
+    def __init__(self, model: Any, data: EncoderSet, device: str, frozen: Sequence[str] = ()) -> None:
+        """`frozen`: weights that are the same in all models to judge."""
+        from retrievers.dense.tuning.tokens import read_texts
 
         self.name, self._gold = data.name, [{data.ids[row] for row in rows} for rows in data.judged.gold]
         documents, queries = data.training.documents, data.judged.queries
-        self._documents = TokenizedTexts(model, documents, "document", device)
-        self._queries = TokenizedTexts(model, queries, "query", device)
+        self._documents = read_texts(model, documents, "document", device, frozen)
+        self._queries = read_texts(model, queries, "query", device, frozen)
         self._rows = Rows(data.ids, np.ones(len(data.ids), dtype=bool))
         kind = BM25Kind(BM25Settings(), make_context(device))
         bm25 = kind.open([Block(kind.rows(documents), self._rows.live)], self._rows, "", _no_other)

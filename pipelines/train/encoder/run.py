@@ -42,7 +42,7 @@ def leave_out(config: EncoderConfig, group: str, context: Context) -> Path:
         begin(folder, replace(config, leave_out=group, judged=(), blend=None, form=CompactForm()))
         tuned = tune_encoder(find_model(config.base), sets, config, folder, context)
         if not (folder / "metrics.json").exists():
-            scores = evaluate(blend_forms(tuned, config), left_out, context)
+            scores = evaluate(blend_forms(tuned, config), left_out, context, config.training.freeze)
             write_scores(folder, {"group": group}, scores, left_out)
     return folder
 
@@ -56,14 +56,17 @@ def begin(folder: Path, config: EncoderConfig) -> None:
 
 
 def evaluate(
-    forms: Mapping[str, Callable[[], Any]], sets: Sequence[EncoderSet], context: Context
+    forms: Mapping[str, Callable[[], Any]], sets: Sequence[EncoderSet], context: Context, frozen: Sequence[str]
 ) -> dict[str, dict[str, QueryScores]]:
-    """Data set, form of the encoder -> scores per query. Each form is loaded when it is needed."""
+    """Data set, form of the encoder -> scores per query. Each form is loaded when it is needed.
+
+    `frozen`: weights that all forms share.
+    """
     from retrievers.dense.encoder import check_device
 
     scores: dict[str, dict[str, QueryScores]] = {}
     for data in sets:
-        judge = SetJudge(next(iter(forms.values()))(), data, check_device(context.device))
+        judge = SetJudge(next(iter(forms.values()))(), data, check_device(context.device), frozen)
         scores[data.name] = {name: judge(load()).scores for name, load in forms.items()}
         line = ", ".join(f"{name} {own['dense'][CHOICE].mean():.3f}" for name, own in scores[data.name].items())
         say(f"{data.name}: {CHOICE} by blend: {line}", context.show_progress)
@@ -154,7 +157,7 @@ def final(config: EncoderConfig, context: Context) -> dict[str, Any]:
         facts["bytes"] = write_adapter(encoder, arrays, card)
         adapter = load_encoder(find_model(str(encoder)), context.device)
         forms = blend_forms(tuned, config) | {"adapter": lambda: adapter}
-        metrics = write_scores(folder, facts, evaluate(forms, judged, context), judged)
+        metrics = write_scores(folder, facts, evaluate(forms, judged, context, config.training.freeze), judged)
         write_files(folder, {"report.html": encoder_page(Path(config.output), metrics)})
     return metrics
 

@@ -17,14 +17,17 @@ def build_multilingual(weights: Weights, form: str) -> bytes:
     """From the vectors of word pieces (1, pieces, width) to one vector (1, width)."""
     graph = GraphBuilder(form)
     try:
-        grams = _branches(graph, weights)
-        joined = graph.add("Concat", ["pieces", *grams], "joined", axis=2)
-        normed = graph.norm(joined, "norm", weights, EPSILON)
-        mean = graph.add("ReduceMean", [normed], "mean", axes=[1], keepdims=0)
-        _network(graph, weights, mean)
+        _network(graph, weights, add_mean(graph, weights, "mean"))
     except KeyError as error:
         raise NoCpuRuntime(f"it has no weights {error}") from error
     return graph.to_bytes("pieces", WIDTH)
+
+
+def add_mean(graph: GraphBuilder, weights: Weights, name: str) -> str:
+    """The mean over word pieces (1, features)."""
+    joined = graph.add("Concat", ["pieces", *_branches(graph, weights)], "joined", axis=2)
+    normed = graph.norm(joined, "norm", weights, EPSILON)
+    return graph.add("ReduceMean", [normed], name, axes=[1], keepdims=0)
 
 
 def _branches(graph: GraphBuilder, weights: Weights) -> list[str]:

@@ -58,6 +58,8 @@ class MultilingualEncoder(InputModule):
 
     config_file_name = SETTINGS
     config_keys = ["max_seq_length"]  # noqa: RUF012 - the library's own declaration
+    pooled_by = ("embedding", "branches", "norm")
+    """The layers in front of the mean; the network after it is small enough to be trained on a CPU."""
 
     def __init__(self, vocabulary: bytes, max_seq_length: int = MAX_PIECES) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -90,15 +92,20 @@ class MultilingualEncoder(InputModule):
             mask[index, : len(row)] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
-    def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
-        """Add `sentence_embedding` (texts, width) to the features."""
+    def pool(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the layers in `pooled_by` make of a text: the mean of its word pieces, and the root of their number."""
         mask = features["attention_mask"].unsqueeze(-1).to(self.embedding.weight.dtype)
         pieces = self.embedding(features["input_ids"])
         grams = [branch(pieces, mask) for branch in self.branches]
         normed = self.norm(torch.cat([pieces, *grams], dim=-1)) * mask
         length = mask.sum(dim=1)
+        return {"pooled": normed.sum(dim=1) / length, "root": length.sqrt()}
+
+    def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
+        """Add `sentence_embedding` (texts, width) to the features, which are tokens or what `pool` made of them."""
+        pooled = features if "pooled" in features else self.pool(features)
         # The projection is linear: one per text instead of one per word piece.
-        mean = self.project(normed.sum(dim=1) / length) * length.sqrt()
+        mean = self.project(pooled["pooled"]) * pooled["root"]
         hidden = functional.relu(self.second(functional.relu(self.first(mean))) + self.second_shortcut(mean))
         final = self.fourth(functional.relu(self.third(hidden))) + self.fourth_shortcut(hidden)
         features["sentence_embedding"] = functional.normalize(torch.tanh(final), dim=-1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from retrievers.dense.tuning.tokens import TokenizedTexts
+from retrievers.dense.tuning.tokens import read_texts
 from retrievers.settings import HARD_NEGATIVES, MixtureTraining
 from retrievers.training_set import Examples
 
@@ -47,9 +47,10 @@ class Mixture:
         self._sets, self._settings, self._seed = sets, settings, seed
         self._candidates = [sorted({row for gold in data.train.gold for row in gold}) for data in sets]
         self._columns = [{row: i for i, row in enumerate(rows)} for rows in self._candidates]
-        self._queries = [TokenizedTexts(model, data.train.queries, "query", device) for data in sets]
+        frozen = settings.freeze
+        self._queries = [read_texts(model, data.train.queries, "query", device, frozen) for data in sets]
         self._documents = [
-            TokenizedTexts(model, [data.documents[row] for row in rows], "document", device)
+            read_texts(model, [data.documents[row] for row in rows], "document", device, frozen)
             for data, rows in zip(sets, self._candidates, strict=True)
         ]
         self._negatives = [self._mine(model, index) for index in range(len(sets))]

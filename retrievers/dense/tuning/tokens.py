@@ -1,4 +1,4 @@
-"""Texts that are tokenized once and encoded often."""
+"""Texts that are tokenized once and encoded often; where only the last layers are trained, the others run once too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Sequential, functional
 
 CHUNK = 256  # texts per forward pass; of similar length, so that little is padding
 
@@ -69,6 +69,50 @@ class TokenizedTexts:
         back = torch.empty(len(order), dtype=torch.long)
         back[torch.tensor(order)] = torch.arange(len(order))
         return functional.normalize(torch.cat(parts), dim=-1)[back.to(parts[0].device)]
+
+
+class PooledTexts(TokenizedTexts):
+    """Texts behind the layers that stay as they are."""
+
+    def __init__(self, model: Any, texts: Sequence[str], prompt: str, device: str) -> None:
+        super().__init__(model, texts, prompt, device)
+        pooled = _pool_on_cpu(model[0], self._rows) if device == "cpu" else None
+        self._pooled = self._pool(model[0]) if pooled is None else pooled
+
+    def _pool(self, module: Any) -> dict[str, Tensor]:
+        order = sorted(range(len(self)), key=lambda index: len(self._texts[index]))
+        with torch.no_grad():
+            parts = [
+                module.pool(super(PooledTexts, self).batch(order[i : i + CHUNK])) for i in range(0, len(order), CHUNK)
+            ]
+        back = torch.tensor(order).argsort().to(self._device)
+        return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+
+    def batch(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        rows = torch.tensor(indices, device=self._device)
+        return {name: value[rows] for name, value in self._pooled.items()}
+
+
+def _pool_on_cpu(module: Any, rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor] | None:
+    """The same on ONNX Runtime, four times as fast; None where that is not installed."""
+    weights = {name: value.numpy() for name, value in module.state_dict().items()}
+    ids: list[list[int]] = [row["input_ids"].tolist() for row in rows]
+    try:
+        from retrievers.dense.multilingual.cpu_pool import pool_on_cpu
+
+        pooled = torch.from_numpy(pool_on_cpu(weights, ids))
+    except ModuleNotFoundError:
+        return None
+    roots = torch.tensor([len(own) for own in ids], dtype=torch.float32).sqrt()
+    return {"pooled": pooled, "root": roots.unsqueeze(1)}
+
+
+def read_texts(model: Any, texts: Sequence[str], prompt: str, device: str, frozen: Sequence[str]) -> TokenizedTexts:
+    """Texts to encode with a model whose weights are trained, or blended, except those named in `frozen`."""
+    pooled_by = getattr(model[0], "pooled_by", ()) if isinstance(model, Sequential) else ()
+    if pooled_by and set(pooled_by) <= set(frozen):
+        return PooledTexts(model, texts, prompt, device)
+    return TokenizedTexts(model, texts, prompt, device)
 
 
 def _tensors(features: Any) -> dict[str, Tensor]:

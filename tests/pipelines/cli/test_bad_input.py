@@ -16,6 +16,7 @@ from doubles import BM25_ONLY, counting_context, plain_context, state, tiny_mode
 from paths import SUPPORT
 
 from pipelines.cli import main as cli
+from pipelines.models import TOOLS as TOOLS_ADAPTER
 from retrievers.index import Index, build, verify
 from retrievers.settings import DenseSettings
 
@@ -278,6 +279,28 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, corpus: Path, refuse
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("adapter.safetensors", "is damaged; install or train it again"),
+        ("card.json", "has no readable card.json"),
+        ("base_weights", "was trained on other weights than bundled:minilm"),
+    ],
+)
+def test_an_adapter_that_cannot_be_used_is_named(
+    tmp_path: Path, corpus: Path, refused: Refused, fault: str, words: str
+) -> None:
+    adapter = tmp_path / "adapter"
+    shutil.copytree(TOOLS_ADAPTER, adapter)
+    if fault == "base_weights":
+        card = json.loads((adapter / "card.json").read_text())
+        (adapter / "card.json").write_text(json.dumps(card | {fault: "of another model"}))
+    else:
+        (adapter / fault).write_bytes((adapter / fault).read_bytes()[:-9])
+    path = config(tmp_path / "new", corpus, {"retrievers": f"{{dense: {{kind: dense, model: '{adapter}'}}}}"})
+    assert refused("build", path, naming=(adapter, words))
+
+
 # Places to write to.
 
 
@@ -515,6 +538,7 @@ import json, os, sys
 from pathlib import Path
 from doubles import state
 from pipelines.cli import main as cli
+from pipelines.models import TOOLS as TOOLS_ADAPTER
 from retrievers.index import verify
 
 disk, small, large, report = Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4])

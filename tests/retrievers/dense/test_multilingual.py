@@ -17,8 +17,11 @@ from pipelines.context import make_context
 from pipelines.models import find_model
 from retrievers.dense.encoder import RUNTIME, Encoder, fingerprint
 from retrievers.dense.model_loading import load_model
+from retrievers.dense.tuning.general import train_mixture
+from retrievers.dense.tuning.mixture import Mixture, MixtureSet
+from retrievers.dense.tuning.tokens import PooledTexts, read_texts
 from retrievers.errors import ModelMissing
-from retrievers.settings import EncoderTraining
+from retrievers.settings import EncoderTraining, MixtureTraining
 from retrievers.training_set import Examples, TrainingSet
 
 installed = pytest.mark.skipif(
@@ -150,6 +153,34 @@ def test_it_can_be_tuned(folder: Path, tmp_path: Path) -> None:
     assert facts["after"] > facts["before"]["recall@5"]
     assert Encoder(tuned, 8, "cpu").fingerprint != Encoder(folder, 8, "cpu").fingerprint
     assert torch.isfinite(torch.from_numpy(Encoder(tuned, 8, "cpu").queries(["blorp"]))).all()
+
+
+@installed
+def test_only_its_last_network_is_trained_where_the_rest_is_frozen(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, texts = load_model(folder, "cpu"), [*SENTENCES[:9], "", "word " * 300]
+    frozen = model[0].pooled_by
+    pooled = read_texts(model, texts, "query", "cpu", frozen)
+    assert isinstance(pooled, PooledTexts)
+    assert not isinstance(read_texts(model, texts, "query", "cpu", frozen[:2]), PooledTexts)
+    with torch.no_grad():
+        vectors = pooled.encode(model, chunk=4).numpy()
+        assert np.allclose(pooled.encode(model, [3, 10]).numpy(), vectors[[3, 10]], atol=1e-6)
+    exact = model.encode(texts)
+    assert (vectors * exact).sum(axis=1).min() > 0.999
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with torch.no_grad():
+        assert np.allclose(read_texts(model, texts, "query", "cpu", frozen).encode(model).numpy(), exact, atol=1e-5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    toy = MixtureSet("toy", tuple(TEXTS.split()), Examples(tuple(SENTENCES[:8]), tuple((i,) for i in range(8))))
+    settings = MixtureTraining(steps=30, batch_size=8, learning_rate=1e-3, freeze=frozen)
+    losses = train_mixture(model, Mixture(model, [toy], settings, 0, "cpu"), settings, 0, tmp_path, False)
+    assert losses[-1][1] < losses[0][1]
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert {name.split(".")[1] for name in moved} == {
+        *("project", "first", "second", "second_shortcut", "third", "fourth", "fourth_shortcut")
+    }
 
 
 def test_a_missing_package_and_a_wrong_file_say_what_to_install(
