@@ -36,7 +36,7 @@ NEIGHBOURS, MIN_COSINE, VOTE = 12, 0.2, 2.0
 """Examples that vote for their tools, the cosine from which on they do, and the weight of their votes."""
 ROUNDS = (0, 100, 250, 500, 1000, 2000)
 """Uses of honest agents at the end of each round."""
-GUARDED = {"min_callers": 2, "max_per_key": 250, "max_rank": 10, "max_per_tool": 20}
+GUARDED = {"min_callers": 2, "max_per_key": 250, "max_rank": 10, "max_per_tool": 50}
 UNBOUND = {"max_rank": 0}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "honest": {},

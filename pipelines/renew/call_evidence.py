@@ -35,7 +35,7 @@ Pair = tuple[str, str]
 
 
 class CallEvidence:
-    """Support of tools by the searches and calls of all logs."""
+    """Weighs the searches and calls of all logs."""
 
     def __init__(self, sources: Sources, left_out: Counter[str]) -> None:
         self._sources, self._left_out = sources, left_out
