@@ -184,10 +184,10 @@ async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: Progre
         message = "this request needs no tool, as far as the detector can tell"
     index = response.fingerprints.index
     search = gateway.calls.audit.add_search(caller.name, body.query, [tool.id for tool in result.tools], index)
-    found = FoundTools(search=search, tools=result.tools, message=message, index=index)
-    if len(found.tools) <= SMALL:
-        return _success(found)
-    return await gateway.service.answers.run(lambda: _success(found))
+    tools = FoundTools(search=search, tools=result.tools, message=message, index=index)
+    if len(tools.tools) <= SMALL:
+        return _success(tools)
+    return await gateway.service.answers.run(lambda: _success(tools))
 
 
 async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: ProgressFnT | None) -> types.CallToolResult:
