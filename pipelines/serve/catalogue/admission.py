@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipelines.serve.bounds.fairness import current_caller
 from pipelines.serve.catalogue.checks import ToolChecks
 from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.catalogue.quarantine import Quarantine, QuarantinedTool
@@ -64,7 +65,8 @@ class Admission:
         refused = tuple(describe_refusal(tool, complaints[tool.id]) for tool in tools if complaints[tool.id])
         admitted = [tool for tool in tools if not complaints[tool.id]]
         flagged = await asyncio.to_thread(self._checks.check, snapshot, admitted)
-        waiting = [item for item in flagged if self._checks.is_held(item)]
+        sender = source or current_caller()
+        waiting = [replace(item, sender=sender) for item in flagged if self._checks.is_held(item)]
         added = [item for item in flagged if not self._checks.is_held(item)]
         out = {item.tool.id for item in waiting}
         passed = [tool for tool in admitted if tool.id not in out]

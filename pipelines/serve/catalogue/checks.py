@@ -56,7 +56,7 @@ class ToolChecks:
                 if _is_called_elsewhere(known[tool.id], tool):
                     failed.setdefault(tool.id, []).append(("its call has changed: compare both versions", CHANGED))
         return [
-            QuarantinedTool(tool, *map(tuple, zip(*failed[tool.id], strict=True)))
+            QuarantinedTool(tool, tuple(why for why, _ in failed[tool.id]), tuple(flag for _, flag in failed[tool.id]))
             for tool in changed
             if tool.id in failed
         ]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
+from pipelines.serve.bounds.fairness import SHARE
 from retrievers.errors import BadInput
 from retrievers.types import Parameter, Tool
 
 FILE = "quarantine.json"
 OLD_FILE = "held.json"
 MAX_TOOLS = 10_000
-"""Tools that may wait; a flood must not fill the disk."""
+"""Tools that may wait, a quarter of them of one caller or followed server; a flood must not fill the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class QuarantinedTool:
     reasons: tuple[str, ...]
     """One sentence per failed check."""
     flags: tuple[str, ...]
+    sender: str = ""
+    """The caller or followed server that it came from."""
 
 
 class Quarantine:
@@ -51,8 +55,11 @@ class Quarantine:
         new, gone = {item.tool.id: item for item in added}, set(removed)
         with self._lock:
             changed = {tool: item for tool, item in self._tools.items() if tool not in gone} | new
-            if len(changed) > MAX_TOOLS and new:
-                raise BadInput(f"{MAX_TOOLS} tools wait already")
+            counts = Counter(item.sender for item in changed.values())
+            if new and (
+                len(changed) > MAX_TOOLS or any(counts[one.sender] > MAX_TOOLS // SHARE for one in new.values())
+            ):
+                raise BadInput(f"{counts.total()} tools wait already")
             if changed == self._tools:
                 return
             if self._path:
@@ -76,7 +83,9 @@ def _read(path: Path) -> dict[str, QuarantinedTool]:
         for facts in json.loads(path.read_bytes()):
             parameters = tuple(Parameter(**parameter) for parameter in facts["tool"].pop("parameters"))
             tool = Tool(**facts["tool"], parameters=parameters)
-            tools[tool.id] = QuarantinedTool(tool, tuple(facts["reasons"]), tuple(facts["flags"]))
+            tools[tool.id] = QuarantinedTool(
+                tool, tuple(facts["reasons"]), tuple(facts["flags"]), facts.get("sender", "")
+            )
         return tools
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{path} is damaged; move it away, and add its tools again") from error
