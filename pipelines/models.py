@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from retrievers.dense.adapter import is_adapter, merge, read_card
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
-from retrievers.files import disk_room, hash_of
+from retrievers.files import disk_room, hash_of, hash_unchanged
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +169,7 @@ def _whole(folder: Path) -> bool:
     """True for a finished conversion whose files are unchanged."""
     try:
         hashes = json.loads((folder / SEAL).read_text())
-        return all(hash_of(folder / name) == sha256 for name, sha256 in hashes.items())
+        return all(hash_unchanged(folder / name) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, AttributeError):
         return False
 
