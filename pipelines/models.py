@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from retrievers.dense.adapter import is_adapter, merge, read_card
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
-from retrievers.files import disk_room, hash_of
+from retrievers.files import disk_room, hash_of, hash_unchanged
 
 if TYPE_CHECKING:
     import torch
@@ -172,20 +172,9 @@ def _whole(folder: Path) -> bool:
     """True for a finished conversion whose files are unchanged."""
     try:
         hashes = json.loads((folder / SEAL).read_text())
-        return all(_hash(folder / name) == sha256 for name, sha256 in hashes.items())
+        return all(hash_unchanged(folder / name) == sha256 for name, sha256 in hashes.items())
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _hash(path: Path) -> str:
-    """The hash of a file, read once per process: every change of a catalogue looks up its models."""
-    status = path.stat()
-    return _hash_of_version(path, status.st_mtime_ns, status.st_size, status.st_ino)
-
-
-@functools.lru_cache(maxsize=256)
-def _hash_of_version(path: Path, *_: int) -> str:
-    return hash_of(path)
 
 
 def _seal(folder: Path) -> None:

@@ -14,7 +14,7 @@ from pipelines.phrasing import NAMES
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput
 from retrievers.settings import RewriteFusion
-from rewrite.backends.base import Backend, make_backend
+from rewrite.backends.base import Backend, find_backend, make_backend
 from rewrite.backends.onnx_conversion import convert_model, find_obstacle
 from rewrite.backends.replay import TEMPLATE as REPLAYED
 from rewrite.errors import RewriteError
@@ -171,10 +171,10 @@ def load_onnx(settings: OnnxSettings, model: Path, adapter: Path | None, templat
     try:
         if obstacle := find_obstacle(model):
             raise RewriteError(obstacle)
+        backend_class = find_backend("onnx")
         folder = find_converted(model, adapter, settings.bits)
-        from rewrite.backends.onnx_engine import OnnxBackend
-
-        return OnnxBackend(settings, folder, is_complete=lambda text: _is_complete(template, text))
+        backend: Backend = backend_class(settings, folder, is_complete=lambda text: _is_complete(template, text))
+        return backend
     except (RewriteError, OSError) as error:
         log.warning("%s; the rewriter runs by transformers, which is slower", str(error).rstrip("."))
         return make_backend(TransformersSettings(), model, adapter, "cpu")

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from retrievers.dense.cpu.folder import NoCpuRuntime
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
+from retrievers.files import hash_unchanged
 from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
 
 log = logging.getLogger("toolrewrite")
@@ -35,16 +35,8 @@ def fingerprint(folder: Path) -> str:
         raise ModelMissing(f"{folder} holds no model weights; give the folder of a whole model")
     digest = hashlib.sha256()
     for name in names:
-        digest.update(f"{name.as_posix()}\0".encode())
-        facts = (folder / name).stat()
-        digest.update(_file_hash(folder / name, facts.st_size, facts.st_mtime_ns, facts.st_ino))
+        digest.update(f"{name.as_posix()}\0".encode() + bytes.fromhex(hash_unchanged(folder / name)))
     return digest.hexdigest()[:16]
-
-
-@lru_cache(maxsize=1024)
-def _file_hash(path: Path, size: int, changed: int, inode: int) -> bytes:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").digest()
 
 
 class Encoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rewrite.errors import RewriteError
 from rewrite.settings import BackendSettings, Sampling
@@ -82,6 +82,16 @@ def make_backend(
     `model` is None for a server, which has its model already, for rules and for replay. A server loads an adapter from
     its path.
     """
-    module, _, name = BACKENDS[settings.kind].partition(":")
-    backend: Backend = getattr(import_module(module), name)(settings, model, adapter, device)
+    backend: Backend = find_backend(settings.kind)(settings, model, adapter, device)
     return backend
+
+
+def find_backend(kind: str) -> Any:
+    """The class of a kind of backend; a package that it lacks is named."""
+    module, _, name = BACKENDS[kind].partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise RewriteError(
+            f"a rewriter on {kind} needs {error.name}; run `pip install 'toolrewrite[torch]'`"
+        ) from error

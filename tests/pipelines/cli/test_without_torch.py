@@ -124,3 +124,12 @@ def test_parts_that_need_torch_say_so(tmp_path: Path) -> None:
         done = command("rewrite-index", "build", str(config))
         assert done.returncode == 2, done.stderr
         assert f"{what} needs torch; run `pip install 'toolrewrite[torch]'`" in done.stderr
+
+
+def test_a_rewriter_that_needs_torch_says_so() -> None:
+    blocked, _, _ = BLOCKED.partition("from pipelines")
+    code = f"{blocked}from rewrite.backends.base import find_backend\nfind_backend('onnx')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith(
+        "a rewriter on onnx needs transformers; run `pip install 'toolrewrite[torch]'`"
+    )
