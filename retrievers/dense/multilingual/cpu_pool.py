@@ -1,4 +1,4 @@
-"""What the layers in front of the mean make of texts, on ONNX Runtime, for a training of the layers after it."""
+"""Runs the layers in front of the mean on ONNX Runtime, for a training of the layers after it."""
 
 from __future__ import annotations
 
