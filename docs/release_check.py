@@ -29,7 +29,7 @@ SHIPPED = {
     "templates": ("rewrite/templates", "rewrite/templates", "*.yaml"),
     "the sample": ("pipelines/data/sample", "pipelines/data/sample", "*"),
     "the page": ("pipelines/serve/page/assets", "pipelines/serve/page/assets", "*"),
-    "the encoder": ("pipelines/encoders/tools", "pipelines/encoders/tools", "*"),
+    "the encoders": ("pipelines/encoders", "pipelines/encoders", "*"),
 }
 """Contents of a wheel: name -> folder here, folder there, pattern."""
 

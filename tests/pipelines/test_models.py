@@ -69,7 +69,7 @@ def test_a_model_is_converted_once_and_again_when_its_copy_is_damaged(
 @pytest.mark.parametrize(
     ("reference", "error", "words"),
     [
-        ("bundled:gpt9", BadInput, "bundled are bundled:tools, bundled:minilm"),
+        ("bundled:gpt9", BadInput, "bundled are bundled:tools, bundled:tools-multilingual, bundled:minilm"),
         ("./no/such/folder", ModelMissing, "no model folder ./no/such/folder"),
         ("nobody/no-such-model", ModelMissing, "not on this machine"),
     ],

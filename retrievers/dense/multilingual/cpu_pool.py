@@ -1,4 +1,4 @@
-"""Outputs of the layers up to the mean, on ONNX Runtime, for a training of the layers after it."""
+"""Runs the layers in front of the mean on ONNX Runtime, for a training of the layers after it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class MultilingualEncoder(InputModule):
         return {"input_ids": ids, "attention_mask": mask}
 
     def pool(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Output of the layers in `pooled_by`: the mean of its word pieces, and the root of their number."""
+        """The mean of a text's word pieces behind the layers in `pooled_by`, and the root of their number."""
         mask = features["attention_mask"].unsqueeze(-1).to(self.embedding.weight.dtype)
         pieces = self.embedding(features["input_ids"])
         grams = [branch(pieces, mask) for branch in self.branches]

@@ -95,11 +95,15 @@ def test_an_adapter_is_found_as_a_whole_model_with_its_own_fingerprint(
     assert find_model("bundled:tools") == merged
 
 
-def test_the_shipped_encoder_is_tuned_on_permissive_sets_and_the_same_everywhere() -> None:
-    card = json.loads((models.TOOLS / CARD).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("name", "weights"), [("tools", "3c4a2d4e34645d7c"), ("tools-multilingual", "1692ae90f552d24e")]
+)
+def test_a_shipped_encoder_is_tuned_on_permissive_sets_and_the_same_everywhere(name: str, weights: str) -> None:
+    card = json.loads((models.TOOLS.with_name(name) / CARD).read_text(encoding="utf-8"))
     assert {data["licence"] for data in card["sets"]} == {"MIT", "Apache-2.0", "CC BY 3.0", "CC BY 4.0"}
-    assert card["figures"]["sample"]["dense: tuned"]["recall@5"] > card["figures"]["sample"]["dense: base"]["recall@5"]
-    assert fingerprint(find_model("bundled:tools")) == "3c4a2d4e34645d7c"
+    figures = card["figures"]["sample"]
+    assert figures["dense: tuned"]["recall@5"] > figures["dense: base"]["recall@5"]
+    assert fingerprint(find_model(f"bundled:{name}")) == weights
 
 
 def test_a_damaged_adapter_is_refused(adapter: Path) -> None:
