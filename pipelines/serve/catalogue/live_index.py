@@ -36,6 +36,8 @@ class Snapshot:
         self.index, self.phrasing = index, phrasing
         self.search = ToolSearch(index, retriever, phrasing=phrasing)
         self.search.search(["weather"], 1)  # loads everything that the first search needs
+        self.tool_texts: dict[str, str] = {}
+        """Tools as JSON, by id, of the pages that were listed."""
 
     @cached_property
     def ids(self) -> list[str]:

@@ -13,6 +13,7 @@ from fastapi import Path, Query, Response
 
 from pipelines.serve.catalogue.admission import AdmissionResult
 from pipelines.serve.catalogue.fetch import fetch_tools
+from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
@@ -38,6 +39,8 @@ router = make_router("tools")
 admin = make_router("admin")
 ToolId = Annotated[str, Path(min_length=1, max_length=MAX_LABEL, description="A tool's id; may contain slashes.")]
 Label = Annotated[str | None, Query(max_length=512)]
+MAX_TEXTS = 5_000
+"""Tools whose JSON is kept for further pages."""
 
 
 @router.get("/v1/tools", response_model=schemas.ToolPage, responses=errors(422))
@@ -68,16 +71,10 @@ async def list_tools(
             ids = [tool for tool in ids if part in tool.casefold() or part in names[tool].casefold()]
         start = bisect_right(ids, after)
         page = ids[start : start + limit]
-        return (
-            schemas.ToolPage(
-                tools=[tool_out(snapshot.index.tools[tool]) for tool in page],
-                next=page[-1] if start + limit < len(ids) else None,
-                total=len(ids),
-                fingerprint=snapshot.index.fingerprint,
-            )
-            .model_dump_json(by_alias=True)
-            .encode()
-        )
+        following = page[-1] if start + limit < len(ids) else None
+        frame = schemas.ToolPage(tools=[], next=following, total=len(ids), fingerprint=snapshot.index.fingerprint)
+        first, last = frame.model_dump_json(by_alias=True).split("[]", 1)
+        return f"{first}[{','.join(tool_text(snapshot, tool) for tool in page)}]{last}".encode()
 
     return Response(await gateway.service.answers.run(make_page), media_type="application/json")
 
@@ -155,6 +152,16 @@ def make_tool(tool_id: str, body: schemas.ToolBody, known: Tool | None = None) -
     if why := complaint(tool):
         raise Refusal(422, "invalid", f"the tool cannot be added: {why}")
     return tool
+
+
+def tool_text(snapshot: Snapshot, tool: str) -> str:
+    """A tool as JSON, kept with the version of the catalogue: a caller who lists without a pause costs little."""
+    text = snapshot.tool_texts.get(tool)
+    if text is None:
+        text = tool_out(snapshot.index.tools[tool]).model_dump_json(by_alias=True)
+        if len(snapshot.tool_texts) < MAX_TEXTS:
+            snapshot.tool_texts[tool] = text
+    return text
 
 
 def tool_out(tool: Tool) -> schemas.ToolOut:
