@@ -169,17 +169,17 @@ def converted(source: Path, name: str, convert: Callable[[Path, Path], None]) ->
 
 
 def _whole(folder: Path) -> bool:
-    """True for a finished conversion whose files are unchanged."""
+    """True for a finished conversion whose files are unchanged. It may list the seal of its base, which it replaced."""
     try:
         hashes = json.loads((folder / SEAL).read_text())
-        return all(hash_unchanged(folder / name) == sha256 for name, sha256 in hashes.items())
+        return all(hash_unchanged(folder / name) == sha256 for name, sha256 in hashes.items() if name != SEAL)
     except (OSError, ValueError, AttributeError):
         return False
 
 
 def _seal(folder: Path) -> None:
-    """Written last: a folder without it is not a finished conversion. A base that was converted has one of its own."""
-    hashes = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file() and path.name != SEAL}
+    """Written last: a folder without it is not a finished conversion."""
+    hashes = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
     (folder / SEAL).write_text(json.dumps(hashes, indent=1))
 
 
