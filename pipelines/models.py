@@ -20,7 +20,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from retrievers.dense.adapter import is_adapter, merge, read_card
 from retrievers.dense.encoder import fingerprint
 from retrievers.errors import BadInput, ModelMismatch, ModelMissing
-from retrievers.files import disk_room, hash_of, hash_unchanged
+from retrievers.files import KNOWN_HASHES, disk_room, hash_of, hash_unchanged, keep_hashes
 
 if TYPE_CHECKING:
     import torch
@@ -165,6 +165,9 @@ def converted(source: Path, name: str, convert: Callable[[Path, Path], None]) ->
                     raise
             finally:
                 shutil.rmtree(work, ignore_errors=True)
+    if not (target / KNOWN_HASHES).exists():
+        with suppress(OSError):  # a cache that cannot be written is read each time
+            keep_hashes(target)
     return target
 
 
@@ -179,6 +182,7 @@ def _whole(folder: Path) -> bool:
 
 def _seal(folder: Path) -> None:
     """Written last: a folder without it is not a finished conversion."""
+    (folder / KNOWN_HASHES).unlink(missing_ok=True)  # that of a base
     hashes = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
     (folder / SEAL).write_text(json.dumps(hashes, indent=1))
 

@@ -17,6 +17,7 @@ from pipelines import models
 from pipelines.models import find_model
 from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput, ModelMissing
+from retrievers.files import KNOWN_HASHES, hash_of, keep_hashes
 
 
 def test_the_bundled_encoder_knows_what_is_alike() -> None:
@@ -118,6 +119,19 @@ def test_an_adapter_is_merged_once(cache: Path, reference: str) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in merged.iterdir()}
     assert find_model(reference) == merged
     assert {path.name: path.stat().st_mtime_ns for path in merged.iterdir()} == before
+
+
+def test_hashes_are_kept_until_a_file_changes(tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"first")
+    keep_hashes(tmp_path)
+    read = "import sys; from pathlib import Path; from retrievers import files; files.hash_of = lambda path: 'read'; "
+    read += "print(files.hash_unchanged(Path(sys.argv[1])))"
+    command = [sys.executable, "-c", read, str(model)]
+    assert subprocess.check_output(command, text=True).strip() == hash_of(model)
+    for damage in (lambda: model.write_bytes(b"other"), lambda: (tmp_path / KNOWN_HASHES).write_text("[")):
+        damage()
+        assert subprocess.check_output(command, text=True).strip() == "read"
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
