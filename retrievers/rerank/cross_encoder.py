@@ -25,6 +25,8 @@ class CrossEncoderReranker:
 
     max_training_pairs = 512
     """Pairs whose gradients are computed together."""
+    max_training_characters = 1_000_000
+    """Characters whose gradients are computed together, padding included."""
 
     def __init__(
         self, folder: Path, max_length: int, max_tool: int, device: str | None = None, fingerprint: str = ""

@@ -14,6 +14,9 @@ from retrievers.dense.tuning.general import StepPlan, freeze_parameters, train_s
 from retrievers.rerank.settings import RerankTraining
 from retrievers.rerank.training.batches import TrainingList, TrainingLists
 
+MAX_REQUEST, MAX_TOOL = 4000, 1000
+"""Characters above which lengths make no difference, since texts are cut."""
+
 
 class TrainableReranker(Protocol):
     """A reranker whose scores have gradients."""
@@ -21,6 +24,10 @@ class TrainableReranker(Protocol):
     @property
     def max_training_pairs(self) -> int:
         """Pairs whose gradients are computed together."""
+
+    @property
+    def max_training_characters(self) -> int:
+        """Characters, padding included, whose gradients are computed together."""
 
     @property
     def trained(self) -> Any:
@@ -58,15 +65,26 @@ def train_reranker(
 
 def _losses(model: TrainableReranker, lists: Sequence[TrainingList], binary: float) -> Iterator[Tensor]:
     """Parts of a step's mean loss, as many lists at a time as fit into memory."""
-    part: list[TrainingList] = []
-    for number, one in enumerate(lists, 1):
-        part.append(one)
-        following = len(lists[number].needed) if number < len(lists) else model.max_training_pairs
-        if sum(len(own.needed) for own in part) + following > model.max_training_pairs:
-            yield _part_loss(model, part, binary) / len(lists)
-            part = []
-    if part:
+    for part in split_lists(lists, model.max_training_pairs, model.max_training_characters):
         yield _part_loss(model, part, binary) / len(lists)
+
+
+def split_lists(lists: Sequence[TrainingList], max_pairs: int, max_characters: int) -> Iterator[list[TrainingList]]:
+    """Lists of similar length together: in a part, all pairs are padded to the longest."""
+    part: list[TrainingList] = []
+    for one in sorted(lists, key=_length, reverse=True):
+        pairs = sum(len(own.needed) for own in part) + len(one.needed)
+        if part and (pairs > max_pairs or pairs * _length(part[0]) > max_characters):
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
+
+
+def _length(one: TrainingList) -> int:
+    """Characters of the longest pair, about as much of it as is read."""
+    return min(len(one.query), MAX_REQUEST) + min(max(map(len, one.documents)), MAX_TOOL)
 
 
 def _part_loss(model: TrainableReranker, lists: Sequence[TrainingList], binary: float) -> Tensor:
