@@ -13,21 +13,25 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from retrievers.dense.encoder import check_device
 from retrievers.rerank.loading import load_safely
+from retrievers.rerank.padding import groups_by_length
 from retrievers.rerank.prompt import YesNoPrompt
 from retrievers.rerank.settings import LanguageModelSettings
 
 MAX_PAIRS = {"cpu": 32}
 GPU_PAIRS = 256
 """Candidates in one pass; more need memory for their copies of the requests' cached tokens."""
+QUEUE = {"cpu": 64}
+GPU_QUEUE = 1024
+"""Candidates that are grouped by length; their requests are read in one pass."""
 
 
 class LanguageModelReranker:
     """Scores tools by logit of yes minus logit of no."""
 
-    max_training_pairs = 64
+    max_training_pairs = 32
     """Pairs whose gradients are computed together."""
-    max_training_characters = 32_000
-    """Characters whose gradients are computed together, padding included: 8,000 tokens, 20 GB with 1.5B weights."""
+    max_training_characters = 16_000
+    """Characters whose gradients are computed together, padding included: about 4,000 tokens."""
 
     def __init__(
         self,
@@ -90,6 +94,11 @@ class LanguageModelReranker:
         for request, tool in zip(requests, tools, strict=True):
             shared, [rest] = self.prompt.parts(request, [tool])
             rows.append([*shared, *rest])
+        groups = groups_by_length([len(row) for row in rows], len(rows))
+        scores = torch.cat([self._group_logits([rows[index] for index in group]) for group in groups])
+        return scores[torch.tensor([index for group in groups for index in group]).argsort().to(scores.device)]
+
+    def _group_logits(self, rows: Sequence[Sequence[int]]) -> Tensor:
         tokens, mask = self._padded(rows)
         with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.device != "cpu"):
             hidden = self.module.get_decoder()(input_ids=tokens, use_cache=False)[0]
@@ -112,8 +121,8 @@ class LanguageModelReranker:
         return scores
 
     def _groups(self, sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-        """Rows of queries with candidates, the longest first, as many as fit into one pass."""
-        limit, group, pairs = MAX_PAIRS.get(self.device, GPU_PAIRS), list[int](), 0
+        """Rows of queries with candidates, the longest first, as many as are read together."""
+        limit, group, pairs = QUEUE.get(self.device, GPU_QUEUE), list[int](), 0
         for row in sorted(range(len(sizes)), key=lambda row: -sizes[row][0]):
             if not sizes[row][1]:
                 continue
@@ -126,24 +135,36 @@ class LanguageModelReranker:
             yield group
 
     def _score_group(self, parts: Sequence[tuple[list[int], list[list[int]]]]) -> np.ndarray:
-        """Read every request once, copy its cached tokens for each candidate, and read the candidates."""
-        decoder = self.module.get_decoder()
+        """Read every request once, copy its cached tokens for each candidate, and read candidates of similar length."""
         shared, shared_mask = self._padded([prefix for prefix, _ in parts])
         cache = DynamicCache()
-        decoder(input_ids=shared, attention_mask=shared_mask, past_key_values=cache, use_cache=True)
-        owners = torch.tensor([row for row, (_, rests) in enumerate(parts) for _ in rests], device=self.device)
-        cache.batch_select_indices(owners)
-        tokens, mask = self._padded([rest for _, rests in parts for rest in rests])
-        starts = shared_mask.sum(dim=1)[owners]
-        hidden = decoder(
+        self.module.get_decoder()(input_ids=shared, attention_mask=shared_mask, past_key_values=cache, use_cache=True)
+        owners = [row for row, (_, rests) in enumerate(parts) for _ in rests]
+        rests = [rest for _, own in parts for rest in own]
+        values = np.empty(len(rests))
+        for group in groups_by_length([len(rest) for rest in rests], MAX_PAIRS.get(self.device, GPU_PAIRS)):
+            owner = torch.tensor([owners[index] for index in group], device=self.device)
+            values[group] = self._score_rests([rests[index] for index in group], cache, shared_mask, owner)
+        return values
+
+    def _score_rests(
+        self, rests: Sequence[Sequence[int]], cache: DynamicCache, shared_mask: Tensor, owner: Tensor
+    ) -> np.ndarray:
+        """Scores of candidates that continue from the cached requests of their owners."""
+        own_cache = DynamicCache()
+        layers: Any = cache.layers
+        for number, layer in enumerate(layers):
+            own_cache.update(layer.keys[owner], layer.values[owner], number)
+        tokens, mask = self._padded(rests)
+        hidden = self.module.get_decoder()(
             input_ids=tokens,
-            attention_mask=torch.cat([shared_mask[owners], mask], dim=1),
-            position_ids=starts[:, None] + torch.arange(tokens.shape[1], device=self.device),
-            past_key_values=cache,
+            attention_mask=torch.cat([shared_mask[owner], mask], dim=1),
+            position_ids=shared_mask.sum(dim=1)[owner][:, None] + torch.arange(tokens.shape[1], device=self.device),
+            past_key_values=own_cache,
             use_cache=True,
         )[0]
         values: np.ndarray = self._answers(hidden[torch.arange(len(mask)), mask.sum(dim=1) - 1]).cpu().numpy()
-        return values.astype(np.float64)
+        return values
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Tokens and mask, padded on the right: no token then has nothing to attend to."""

@@ -61,7 +61,9 @@ def load_untrained(base: Path, config: RerankConfig, device: str | None) -> Any:
     if isinstance(settings, CrossEncoderSettings):
         from retrievers.rerank.cross_encoder import CrossEncoderReranker
 
-        return CrossEncoderReranker(base, settings.max_length, settings.max_tool, device)
+        encoder = CrossEncoderReranker(base, settings.max_length, settings.max_tool, device)
+        encoder.prepare_training()
+        return encoder
     from retrievers.rerank.language_model import LanguageModelReranker
 
     model = LanguageModelReranker(base, settings.max_length, settings.max_tool, device)
