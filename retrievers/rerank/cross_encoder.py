@@ -68,7 +68,7 @@ class CrossEncoderReranker:
         encoded = self._tokenizer(
             list(requests), list(tools), truncation="only_second", max_length=self._max_length, verbose=False
         )
-        groups = groups_by_length([len(tokens) for tokens in encoded["input_ids"]], len(requests))
+        groups = groups_by_length([len(tokens) for tokens in encoded["input_ids"]], len(requests), self.device)
         scores = torch.cat([self._group_logits(encoded, group) for group in groups])
         return scores[torch.tensor([index for group in groups for index in group]).argsort().to(scores.device)]
 

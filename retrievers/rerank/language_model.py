@@ -94,7 +94,7 @@ class LanguageModelReranker:
         for request, tool in zip(requests, tools, strict=True):
             shared, [rest] = self.prompt.parts(request, [tool])
             rows.append([*shared, *rest])
-        groups = groups_by_length([len(row) for row in rows], len(rows))
+        groups = groups_by_length([len(row) for row in rows], len(rows), self.device)
         scores = torch.cat([self._group_logits([rows[index] for index in group]) for group in groups])
         return scores[torch.tensor([index for group in groups for index in group]).argsort().to(scores.device)]
 
@@ -142,7 +142,8 @@ class LanguageModelReranker:
         owners = [row for row, (_, rests) in enumerate(parts) for _ in rests]
         rests = [rest for _, own in parts for rest in own]
         values = np.empty(len(rests))
-        for group in groups_by_length([len(rest) for rest in rests], MAX_PAIRS.get(self.device, GPU_PAIRS)):
+        limit = MAX_PAIRS.get(self.device, GPU_PAIRS)
+        for group in groups_by_length([len(rest) for rest in rests], limit, self.device):
             owner = torch.tensor([owners[index] for index in group], device=self.device)
             values[group] = self._score_rests([rests[index] for index in group], cache, shared_mask, owner)
         return values
