@@ -48,6 +48,13 @@ $(foreach group,$(GROUPS),$(call job,encoder-without-$(group),,$(ENCODER) --set 
 $(call job,encoder-tools,$(addprefix encoder-without-,$(GROUPS)),$(ENCODER) --set blend=null)
 $(call job,encoder-forms,encoder-tools,python benchmarks/encoder_forms.py runs/encoder/tools/final $(DONE)/encoder-forms)
 
+# Rerankers: groups left out choose depth and weight.
+$(foreach size,0.5b 1.5b,$(call job,qwen-$(size),,hf download Qwen/Qwen2.5-Coder-$(subst b,B,$(size))-Instruct)\
+  $(call job,rerank-lm-$(size)-without,qwen-$(size),rewrite-train rerank configs/rerank/lm-$(size).yaml --leave-one-out)\
+  $(call job,rerank-lm-$(size),rerank-lm-$(size)-without,rewrite-train rerank configs/rerank/lm-$(size).yaml))
+$(call job,rerank-cross-encoder,,rewrite-train rerank configs/rerank/cross-encoder.yaml --leave-one-out \
+  && rewrite-train rerank configs/rerank/cross-encoder.yaml)
+
 # Time, with nothing else on the card.
 $(call job,masstool-epoch,,python benchmarks/masstool.py --only-epoch --out $(DONE)/masstool-epoch.json)
 $(call job,masstool-fast,,$(TABLE)/toollens-masstool.yaml --no-ablation --out $(DONE)/masstool-fast.json \
