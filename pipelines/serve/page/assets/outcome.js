@@ -53,7 +53,7 @@ function verdictCard(title, kind, verdict, hint) {
 export function detection(state) {
   const found = (state.right ?? state.left).detection;
   if (!found && state.about?.detects) return verdictCard("Detection", "", "Not checked", "The detector is left out.");
-  if (!found) return verdictCard("Detection", "", "Not checked", "The index has no detector, so every request is searched.");
+  if (!found) return null;
   const hint = `Probability ${found.probability.toFixed(2)}; a tool is needed from ${found.threshold.toFixed(2)} on.`;
   return verdictCard("Detection", found.needs_tool ? "yes" : "no", found.needs_tool ? "Needs a tool" : "Needs no tool", hint);
 }

@@ -3,6 +3,7 @@
 import { clean, count, el, foreign, percent } from "./dom.js";
 
 const ALONE = "without votes"; // MassTool's part
+const DEPTH = 50; // of a part; a shorter one has no further tools
 
 function ordinal(rank) {
   const tens = rank % 100;
@@ -18,7 +19,7 @@ function partsOf(tool, { parts }) {
 
 function shortParts(tool, answer) {
   const { ranks, votes, voters } = partsOf(tool, answer);
-  const spots = ranks.map(({ name, rank, depth }) => `${name} ${rank ? `#${rank}` : `>${depth}`}`);
+  const spots = ranks.map(({ name, rank, depth }) => `${name} ${rank ? `#${rank}` : depth < DEPTH ? "–" : `>${depth}`}`);
   return voters ? [...spots, `${votes} of ${count(voters, "vote", "votes")}`] : spots;
 }
 
@@ -47,7 +48,8 @@ function rawSentences(tool, raw, answer) {
   const said = (name, words) => el("li", {}, ...(name === ALONE ? ["Without earlier requests"] : [foreign(name)]), ` ${words}.`);
   const steps = ranks.map(({ name, rank, depth }) => {
     if (name === ALONE) return said(name, rank ? `it would be ${ordinal(rank)}` : `it would be behind the first ${depth}`);
-    return said(name, rank ? `ranks it ${ordinal(rank)}` : `does not have it among its first ${depth}`);
+    const missing = depth < DEPTH ? "does not find it" : `does not have it among its first ${depth}`;
+    return said(name, rank ? `ranks it ${ordinal(rank)}` : missing);
   });
   if (voters) steps.push(el("li", {}, `${votes} of ${count(voters, "similar earlier request", "similar earlier requests")} needed it.`));
   const subject = steps.length ? "In all, the request as typed" : "The request as typed";
