@@ -9,7 +9,7 @@ READY := .venv/.ready
 DEMO_SERVER := $(BIN)/rewrite-serve --open --set reports.demo=runs/demo/eval
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup demo demo-train test check bench bench-full docs release-check clean
+.PHONY: help setup demo demo-train test check bench bench-full docs release-check lower-ends clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ docs: setup  ## build the documentation site in runs/site
 
 release-check: setup  ## run the release checklist: version, changelog, wheel, docs, licences, expected figures
 	$(BIN)/python docs/release_check.py
+
+lower-ends: setup  ## install the oldest releases that the ranges allow, of search and serving, and try them
+	$(BIN)/python docs/lower_ends.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
