@@ -73,7 +73,7 @@ class ToolSearch:
         `held_out`: for training and dev. A retriever that remembers queries searches as if it did not know the
         utterance, near copies of it and dev queries.
         """
-        self._retriever, self._detector = index.retriever(retriever), find_detector(index, retriever)
+        self.retriever, self._detector = index.retriever(retriever), find_detector(index, retriever)
         self.held_out = open_held_out(index, retriever) if held_out else None
         self._names = index.exact_names()
         self._calibrator, self._name = open_calibrator(index, retriever), f"{retriever!r} of {index.name}"
@@ -81,7 +81,7 @@ class ToolSearch:
         """The retriever in words, by which a reranker's card knows it."""
         self._rewriter, self._fusion, self._phrasing = rewriter, fusion or RewriteFusion(), phrasing
         self._progress, self.reranker = index.context.show_progress, reranker
-        self.fingerprint = self._retriever.fingerprint
+        self.fingerprint = self.retriever.fingerprint
         self.fields, self.tools = index.manifest.text, index.tools
 
     @property
@@ -92,7 +92,7 @@ class ToolSearch:
     @property
     def branches(self) -> Mapping[ToolId, tuple[int, ...]]:
         """Each tool's path in the tree of codes; empty for retrievers without codes."""
-        return self._retriever.branches if isinstance(self._retriever, GenerativeRetriever) else {}
+        return self.retriever.branches if isinstance(self.retriever, GenerativeRetriever) else {}
 
     @property
     def has_detector(self) -> bool:
@@ -286,7 +286,7 @@ class ToolSearch:
         if self.held_out is not None:
             rankings = self.held_out.search(texts, depth, owners)
         else:
-            rankings = self._retriever.search(texts, depth)
+            rankings = self.retriever.search(texts, depth)
         return self._calibrator.add(texts, rankings, k) if self._calibrator else [one.cut(k) for one in rankings]
 
     def check_tools(self, ids: Iterable[str], index: str = "the index") -> None:

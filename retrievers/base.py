@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from retrievers.types import Ranking
+from retrievers.types import Ranking, ToolId
 
 FindModel = Callable[[str], Path]
 """Turns a model reference (`bundled:…`, a folder, a Hugging Face id) into a folder on this machine."""
@@ -54,6 +55,24 @@ class RemembersQueries(Protocol):
 def remembers(retriever: object) -> TypeGuard[RemembersQueries]:
     """True if a retriever must be searched by `search_held_out` while rewriters are trained and dev is evaluated."""
     return isinstance(retriever, RemembersQueries) and retriever.remembers_queries
+
+
+@dataclass(frozen=True, slots=True)
+class RankingParts:
+    """Parts of the ranking of one query, and the votes in it."""
+
+    rankings: Mapping[str, Ranking] = field(default_factory=dict)
+    """Of each part, by its name."""
+    votes: Sequence[Sequence[ToolId]] = ()
+    """Tools that each of the similar earlier queries needed."""
+
+
+@runtime_checkable
+class HasParts(Protocol):
+    """A retriever that can show what its rankings are made of."""
+
+    def ranking_parts(self, query: str, k: int) -> RankingParts:
+        """The parts of the ranking of one query, each at most k tools deep."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from retrievers.base import ComparableScores, Retriever, remembers
+from retrievers.base import ComparableScores, HasParts, RankingParts, Retriever, remembers
 from retrievers.errors import BadInput
 from retrievers.fusion import DEPTH, fuse
 from retrievers.kind import Arrays, Block, Context
@@ -80,6 +80,14 @@ class Hybrid:
 
         return self._search(texts, k, search)
 
+    def ranking_parts(self, query: str, k: int) -> RankingParts:
+        """The rankings of the parts that read the query, and the votes of one that has some."""
+        group = self._fused if self._others is None or is_english(query) else self._others
+        inner = [part.ranking_parts(query, k) for part in group.parts if isinstance(part, HasParts)]
+        voted = next((parts for parts in inner if parts.votes), RankingParts())
+        rankings = {name: part.search([query], k)[0] for name, part in zip(group.names, group.parts, strict=True)}
+        return replace(voted, rankings=rankings)
+
     def fuse(self, rankings: Sequence[Ranking], k: int) -> Ranking:
         """Fuse the rankings of the parts for one query in English."""
         return self._fused.fuse(rankings, k)
@@ -103,7 +111,7 @@ class _FusedParts:
     """Some retrievers and the fusion of their rankings."""
 
     def __init__(self, parts: Mapping[str, Retriever], fusion: FusionSettings | None) -> None:
-        self.parts = list(parts.values())
+        self.names, self.parts = list(parts), list(parts.values())
         self._units = [part.score_unit for part in self.parts if isinstance(part, ComparableScores)]
         self._fusion = fusion or _default_fusion(self._units, len(parts))
         others = [name for name, part in parts.items() if not isinstance(part, ComparableScores)]

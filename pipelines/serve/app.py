@@ -21,7 +21,7 @@ from pipelines.serve.http.guard import App, Guard, Message, Receive, Send, error
 from pipelines.serve.http.leaving import CallerLeft
 from pipelines.serve.mcp.route import PATH as MCP_PATH
 from pipelines.serve.mcp.route import McpRoute
-from pipelines.serve.page import data_routes
+from pipelines.serve.page import data_routes, explain_route
 from pipelines.serve.page import routes as page_routes
 from retrievers.errors import StoreDown
 
@@ -59,7 +59,7 @@ def make_app(gateway: Gateway) -> App:
     api.state.gateway = gateway
     routers = [routes.router, stream_routes.router, tool_routes.router, call_routes.router]
     if config.page:
-        routers += [page_routes.router, data_routes.router]
+        routers += [page_routes.router, data_routes.router, explain_route.router]
     if config.admin:
         routers += [tool_routes.admin, quarantine_routes.admin, call_routes.admin]
     for router in routers:

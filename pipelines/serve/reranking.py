@@ -98,7 +98,7 @@ class ServedReranker:
         self.seconds += 0.1 * (time.monotonic() - began - self.seconds)
         if reranked.failure is not None:
             return ranking, self._fallback(reranked.failure)
-        return reranked.ranking, RerankOut(tools=min(stage.top, len(ranking)), fallback=None)
+        return reranked.ranking, RerankOut(tools=min(stage.top, len(ranking)), weight=stage.weight, fallback=None)
 
     def _fallback(self, reason: RerankReason) -> RerankOut:
         self._metrics.not_reranked.labels(reason).inc()

@@ -9,6 +9,7 @@ from typing import Any
 from pipelines.detection import Detection
 from pipelines.search import ToolSearch
 from pipelines.serve.batcher import Batcher
+from retrievers.base import HasParts, RankingParts
 from retrievers.types import Ranking
 
 BATCH_SIZE = 16
@@ -41,7 +42,22 @@ class DetectionJob:
         return self.search.detect(texts, self.threshold)
 
 
-SearchBatcher = Batcher[RetrievalJob | DetectionJob, str, Any]
+@dataclass(frozen=True, slots=True)
+class PartsJob:
+    """The parts of rankings."""
+
+    search: ToolSearch
+    depth: int
+
+    def __call__(self, texts: Sequence[str]) -> list[RankingParts]:
+        retriever = self.search.retriever
+        return [
+            retriever.ranking_parts(text, self.depth) if isinstance(retriever, HasParts) else RankingParts()
+            for text in texts
+        ]
+
+
+SearchBatcher = Batcher[RetrievalJob | DetectionJob | PartsJob, str, Any]
 
 
 def make_batcher(threads: int) -> SearchBatcher:

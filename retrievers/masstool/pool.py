@@ -39,8 +39,13 @@ class Pool:
         self.keys = np.ascontiguousarray(keys, np.float32)
         self.live = np.fromiter((bool(tools) for tools in gold), bool, len(gold))
         self.graph = PoolGraph([[index[row] for row in tools] for tools in gold], signals(used))
+        self._used = used
         self._copies = NearCopies([query for query, _ in pairs])
         self._hnsw: Any = None
+
+    def tools(self, row: int) -> list[int]:
+        """Rows of the live tools that a pool query needed."""
+        return [self._used[position] for position in self.graph.tools(row).tolist()]
 
     def use_graph(self, data: np.ndarray) -> None:
         """Search by an HNSW graph from now on."""

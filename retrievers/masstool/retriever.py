@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from retrievers.base import RankingParts
 from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense, search_texts
 from retrievers.masstool.artifacts import Artifacts
@@ -18,6 +19,8 @@ from retrievers.text import clean, tokens
 from retrievers.types import Ranking
 
 BATCH_SIZE = 1024
+WITHOUT_VOTES = "without votes"
+"""Name of the part that shows a ranking as it would be without earlier queries."""
 
 
 class ConfirmedVotes:
@@ -30,6 +33,10 @@ class ConfirmedVotes:
     def any(self) -> bool:
         """True if a query was confirmed."""
         return bool(self._pool.live.any())
+
+    def voters(self, query: np.ndarray) -> list[list[int]]:
+        """Rows of the tools of each confirmed query that votes on one query."""
+        return voters(self._pool, self._heads, query)
 
     def __call__(self, queries: np.ndarray, utterances: Sequence[str] | None = None) -> np.ndarray | float:
         """Addition to the queries' vectors; 0 where no query was confirmed. Near copies of `utterances` do not vote."""
@@ -57,7 +64,7 @@ class MassTool:
         self._encoder, self._dense, self._artifacts, self._make_pool = encoder, dense, artifacts, make_pool
         self._pool = make_pool(False)
         self._confirmed = confirmed
-        self._has_tools, self.fingerprint = bool(rows.live.any()), dense.fingerprint
+        self._ids, self._has_tools, self.fingerprint = rows.ids, bool(rows.live.any()), dense.fingerprint
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         if not self._has_tools:
@@ -65,6 +72,16 @@ class MassTool:
         return search_texts(
             self._encoder, queries, lambda encoded: self._dense.search_vectors(self.vectors(encoded), k)
         )
+
+    def ranking_parts(self, query: str, k: int) -> RankingParts:
+        """The ranking without votes, where votes are an addition, and the votes."""
+        if not self._has_tools or not clean(query):
+            return RankingParts()
+        encoded = np.ascontiguousarray(self._encoder.queries([clean(query)]), dtype=np.float32)
+        text = self._artifacts.heads.text_vectors(encoded)
+        rankings = {} if text is None else {WITHOUT_VOTES: self._dense.search_vectors(text, k)[0]}
+        neighbours = voters(self._pool, self._artifacts.heads, encoded) + self._confirmed.voters(encoded)
+        return RankingParts(rankings, [[self._ids[row] for row in rows] for rows in neighbours])
 
     @property
     def remembers_queries(self) -> bool:
@@ -129,3 +146,11 @@ class DetectingMassTool(MassTool):
 def find_neighbours(pool: Pool, queries: np.ndarray, count: int, utterances: Sequence[str] | None) -> PoolNeighbours:
     """Nearest queries of the pool, without near copies of `utterances`."""
     return pool.nearest(queries, count) if utterances is None else pool.nearest_but_copies(queries, count, utterances)
+
+
+def voters(pool: Pool, heads: ServingHeads, query: np.ndarray) -> list[list[int]]:
+    """Rows of the tools of each pool query that votes on one query."""
+    if not heads.uses_votes or not pool.live.any():
+        return []
+    near = pool.nearest(query, heads.settings.neighbours)
+    return [pool.tools(row) for row in near.rows[0, heads.voters(near)[0]].tolist()]

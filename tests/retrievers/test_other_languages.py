@@ -45,6 +45,8 @@ def test_texts_that_are_not_english_go_to_other_retrievers() -> None:
     assert others.queries == ["wie wird das Wetter", "天气怎么样"]
     assert len(both.queries) == 3
     assert [len(ranking.parts) for ranking in found] == [2, 2, 2]
+    assert list(hybrid.ranking_parts("what is the weather", 5).rankings) == ["english", "both"]
+    assert list(hybrid.ranking_parts("wie wird das Wetter", 5).rankings) == ["both", "others"]
 
 
 def test_a_single_other_retriever_answers_with_its_own_scores() -> None:

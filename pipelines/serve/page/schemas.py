@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pipelines.serve.schemas.base import RequestModel, ResponseModel
+from pipelines.serve.schemas.search import Text
 from pipelines.serve.schemas.server import ModelOut
 from pipelines.serve.schemas.tools import FlaggedTool, ToolOut
 
@@ -36,6 +37,27 @@ class AboutResponse(ResponseModel):
     max_deadline_ms: int
     limits: LimitsOut
     reports: int = Field(description="Number of reports.")
+
+
+class ExplainRequest(RequestModel):
+    """An utterance whose ranking is to be explained."""
+
+    utterance: Text
+
+
+class PartOut(ResponseModel):
+    """A part of the retriever."""
+
+    name: str = Field(description="A retriever of a hybrid, or `without votes` for MassTool.")
+    tools: list[str] = Field(description="Ids of its first 50 tools.")
+
+
+class ExplainResponse(ResponseModel):
+    """Parts of the raw ranking of an utterance; all empty where the retriever has none."""
+
+    parts: list[PartOut]
+    voters: int = Field(description="Similar earlier queries, whose tools are known.")
+    votes: dict[str, int] = Field(description="Tool id -> number of those queries that needed it.")
 
 
 class LabelOut(ResponseModel):

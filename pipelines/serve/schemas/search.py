@@ -147,6 +147,9 @@ class RerankOut(ResponseModel):
     """The work of the reranker."""
 
     tools: int = Field(description="Number of tools that it put into a new order.")
+    weight: float | None = Field(
+        default=None, description="Its share beside the first order; null: the tools are in their first order."
+    )
     fallback: RerankReason | None = Field(description="Why the tools are in their first order; null: they are not.")
 
 

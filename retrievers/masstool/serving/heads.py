@@ -65,9 +65,7 @@ class ServingHeads:
 
     def query_vectors(self, x: np.ndarray, near: PoolNeighbours, keys: np.ndarray, graph: PoolGraph) -> np.ndarray:
         """u(q) of queries. `keys`: vectors of the pool's queries."""
-        text = x
-        if self.settings.train:
-            text = unit_rows(x + x @ self._adapter)
+        text = unit_rows(x + x @ self._adapter) if self.settings.train else x
         searched = self.search_neighbours(x, near, keys, graph)
         joint: list[np.ndarray] = []
         if self.settings.modules.transfer != "none":
@@ -77,6 +75,24 @@ class ServingHeads:
             return joint_vectors(text, searched, joint)
         vectors: np.ndarray = text + self._scales["votes"] * self.votes(searched, joint)
         return vectors
+
+    def text_vectors(self, x: np.ndarray) -> np.ndarray | None:
+        """u(q) without the neighbours; None if they are not an addition to it."""
+        if self.settings.modules.score == "joint":
+            return None
+        return unit_rows(x + x @ self._adapter) if self.settings.train else x
+
+    @property
+    def uses_votes(self) -> bool:
+        """False if neighbours change no vector."""
+        return self.settings.modules.intent and self._scales["votes"] != 0
+
+    def voters(self, near: PoolNeighbours) -> np.ndarray:
+        """True for each neighbour that is similar enough to vote."""
+        if not self.settings.modules.filter:
+            return near.valid
+        similar: np.ndarray = near.valid & (near.cosines >= self.state["threshold"])
+        return similar
 
     def votes(self, searched: Sequence[np.ndarray], joint: Sequence[np.ndarray] = ()) -> np.ndarray:
         """Weighted sum of the neighbours' terms; `joint`: the terms by way of the detection tower."""
@@ -115,7 +131,7 @@ class ServingHeads:
     def _attend(self, x: np.ndarray, near: PoolNeighbours, vectors: np.ndarray, view: str = "tool") -> np.ndarray:
         """(queries, neighbours) attention; what is missing to 1 goes to the sink, where there is one."""
         modules, sharpness = self.settings.modules, np.float32(self._scales["sharpness"])
-        valid = near.valid & (near.cosines >= self.state["threshold"]) if modules.filter else near.valid
+        valid = self.voters(near)
         by_scene = view == "scene" and modules.attention == "graph"
         matrix = self.state["scene_attention" if by_scene else "attention"]
         logits = np.matmul(vectors, (x @ matrix)[:, :, None])[:, :, 0]

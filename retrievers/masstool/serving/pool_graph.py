@@ -43,6 +43,12 @@ class PoolGraph:
         self._weights = np.stack([by_tools, is_edge / counts]).astype(np.float32)
         self._scene_weights = ((lengths > 0) / np.sqrt(np.maximum(1, queries))[scenes]).astype(np.float32)
 
+    def tools(self, row: int) -> np.ndarray:
+        """Positions of the tools of one pool query among the signals."""
+        tools = self._tools[row]
+        needed: np.ndarray = tools[tools < len(self.signals) - 1]
+        return needed
+
     def weights(self, rows: np.ndarray, scene_view: SceneView) -> np.ndarray:
         """(2, *rows, max gold tools) weights of the edges of these queries, by tool view and scene view."""
         weights = self._weights[:, rows]

@@ -49,7 +49,7 @@ def test_a_server_reranks(serve: Callable[..., Running], folder: Path) -> None:
     server = serve(rerank={"path": str(folder)}, min_probability=0.0)
     answer = server.search(QUERY, k=10)
     [result] = answer["results"]
-    assert result["rerank"] == {"tools": 10, "fallback": None}
+    assert result["rerank"] == {"tools": 10, "weight": 1.0, "fallback": None}
     assert answer["fingerprints"]["reranker"]
     assert answer["timings_ms"]["rerank"] > 0
     assert all(0 <= tool["probability"] <= 1 for tool in result["tools"])
@@ -88,7 +88,7 @@ def test_a_failing_reranker_leaves_the_first_order(
     scored_by(model)
     server = serve(rerank={"path": str(folder)})
     [result] = server.search(QUERY, k=10)["results"]
-    assert result["rerank"] == {"tools": 0, "fallback": reason}
+    assert result["rerank"] == {"tools": 0, "weight": None, "fallback": reason}
     assert [tool["id"] for tool in result["tools"]] == tool_ids(server, rerank="off")
     assert f'toolrewrite_not_reranked_total{{reason="{reason}"}} 1.0' in server.gateway.metrics.page().decode()
 
@@ -109,7 +109,7 @@ def test_a_late_reranker_leaves_the_first_order(
         [result] = server.search(QUERY, k=10)["results"]
     finally:
         release.set()
-    assert result["rerank"] == {"tools": 0, "fallback": "deadline"}
+    assert result["rerank"] == {"tools": 0, "weight": None, "fallback": "deadline"}
     assert len(result["tools"]) == 10
 
 

@@ -12,7 +12,7 @@ import torch
 from killing import die_before_step, in_a_child
 from masstool_data import SETTINGS, small_set, torch_heads
 
-from retrievers.base import Detector
+from retrievers.base import Detector, HasParts, RankingParts
 from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput
 from retrievers.index import Index, add, build, confirm, remove, verify
@@ -20,6 +20,7 @@ from retrievers.index import manifest as manifests
 from retrievers.kind import Context
 from retrievers.masstool.artifacts import load_artifacts, save_artifacts
 from retrievers.masstool.offline_scores import offline_scores
+from retrievers.masstool.retriever import WITHOUT_VOTES
 from retrievers.masstool.settings import MassToolSettings
 from retrievers.masstool.training.pipeline import make_artifacts
 from retrievers.masstool.training.tensors import embed_training_set
@@ -62,6 +63,19 @@ def test_an_index_scores_as_training_did(folder: Path, some_tools: list[Tool], c
 def test_blank_it_is_plain_dense_search(folder: Path, context: Context) -> None:
     index, queries = Index(folder, context), ["will it rain tomorrow", "my parcel never came"]
     assert index.retriever("blank").search(queries, 10) == index.retriever("dense").search(queries, 10)
+
+
+def test_its_rankings_have_parts(own: Path, context: Context, some_tools: list[Tool]) -> None:
+    query, tool = "will it rain tomorrow", some_tools[-1].id
+    index = Index(own, context)
+    blank, dense = index.retriever("blank"), index.retriever("dense")
+    assert isinstance(blank, HasParts)
+    assert blank.ranking_parts(query, 5) == RankingParts({WITHOUT_VOTES: dense.search([query], 5)[0]}, [])
+    assert blank.ranking_parts(" ", 5) == RankingParts()
+    confirm(own, [(query, [tool])], context)
+    confirmed = Index(own, context).retriever("masstool")
+    assert isinstance(confirmed, HasParts)
+    assert [tool] in confirmed.ranking_parts(query, 5).votes
 
 
 def test_it_learned_something_and_detects(folder: Path, context: Context) -> None:

@@ -56,7 +56,7 @@ function showStatus(failure) {
   }
   const facts = [count(about.tools, "tool", "tools")];
   for (const model of about.models) {
-    if (model.role !== "rewriter") facts.push([`${model.role} `, foreign(model.id)]);
+    if (model.role !== "rewriter") facts.push(model.id === model.role ? [model.role] : [`${model.role} `, foreign(model.id)]);
     else {
       const how = [model.template && `template ${model.template}`, model.engine].filter(Boolean).join(", ");
       facts.push([`rewriter ${model.ready ? "ready" : model.error ? "cannot start" : "not ready"}`, how ? [" (", foreign(how), ")"] : []].flat());

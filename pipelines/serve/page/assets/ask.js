@@ -141,12 +141,14 @@ async function search(text, wanted) {
   if (mine !== asking) return;
   settings = stages.read(wanted, about);
   const { left, right } = settings;
+  let explained = null; // of the raw ranking; asked for once the first search is there, so that it delays none
+  const explain = () => (explained ??= call("POST", "/v1/explain", { utterance: text }, mine.signal).catch(() => null));
   const state = { text, top: Number($("top").value), about, settings, left: null, right: null, change: submit };
   $("ask-said").textContent = "Searching";
   $("answer").setAttribute("aria-busy", "true");
   try {
-    const both = [ask(body(text, right), mine, (found) => (state.right = found))];
-    if (left) both.push(ask(body(text, left), mine, (found) => (state.left = found)));
+    const both = [ask(body(text, right), mine, explain, (found) => (state.right = found))];
+    if (left) both.push(ask(body(text, left), mine, explain, (found) => (state.left = found)));
     for (const request of both) request.then(() => mine === asking && draw(state), () => {});
     await Promise.all(both);
     $("ask-said").textContent = summary(moved(state));
@@ -160,10 +162,12 @@ async function search(text, wanted) {
   }
 }
 
-async function ask(body, controller, take) {
+async function ask(body, controller, explain, take) {
   const began = performance.now();
   const found = await call("POST", "/v1/search", body, controller.signal);
-  take({ ...found.results[0], timings: found.timings_ms, fingerprints: found.fingerprints, took: performance.now() - began });
+  const took = performance.now() - began;
+  const parts = found.results[0].tools.length ? await explain() : null;
+  take({ ...found.results[0], parts, timings: found.timings_ms, fingerprints: found.fingerprints, took });
 }
 
 function draw(state) {

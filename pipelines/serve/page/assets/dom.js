@@ -38,6 +38,10 @@ export function count(number, one, many) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
+export function percent(share) {
+  return `${Math.round(100 * share)} %`;
+}
+
 export function milliseconds(value) {
   if (value >= 1000) return `${(value / 1000).toFixed(2)} s`;
   return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;

@@ -1,6 +1,6 @@
 // Cards for one request: detection, rewrites, time by stage.
 
-import { el, foreign, milliseconds } from "./dom.js";
+import { el, foreign, milliseconds, percent } from "./dom.js";
 
 const FALLBACKS = {
   starting: "The rewriter is not up yet.",
@@ -32,9 +32,11 @@ const NOT_RERANKED = {
   not_finite: "The reranker’s answer is no number.",
   failed: "The reranker failed; see the server’s log.",
 };
+const NO_WEIGHT = "Its card gives it no weight behind this retriever: on dev it gained nothing.";
 const STAGES = [
   ["raw", "Raw search", "the request as typed"],
-  ["rewrite", "Rewriter", "in parallel"],
+  ["detect", "Detector", ""],
+  ["rewrite", "Rewriter", ""],
   ["lists", "Search of its lines", ""],
   ["rerank", "Reranker", ""],
   ["fuse", "Fusion", ""],
@@ -51,25 +53,28 @@ function verdictCard(title, kind, verdict, hint) {
 export function detection(state) {
   const found = (state.right ?? state.left).detection;
   if (!found && state.about?.detects) return verdictCard("Detection", "", "Not checked", "The detector is left out.");
-  if (!found) return verdictCard("Detection", "", "Not checked", "The index has no detector, so every request is searched.");
-  return found.needs_tool ? verdictCard("Detection", "yes", "Needs a tool") : verdictCard("Detection", "no", "Needs no tool");
+  if (!found) return null;
+  const hint = `Probability ${found.probability.toFixed(2)}; a tool is needed from ${found.threshold.toFixed(2)} on.`;
+  return verdictCard("Detection", found.needs_tool ? "yes" : "no", found.needs_tool ? "Needs a tool" : "Needs no tool", hint);
 }
 
-export function reranking({ right, about }) {
+export function reranking({ right, about, settings }) {
   if (!about?.models.some((model) => model.role === "reranker")) return null;
   const say = (kind, verdict, hint) => verdictCard("Reranker", kind, verdict, hint);
   if (!right) return card("Reranker", "", el("p", { class: "verdict waits" }, "Searching …"));
   const done = right.rerank;
-  if (!done) return say("", "Not asked", right.tools.length ? "It is left out." : "");
+  const reason = settings.right.includes("rerank") ? NO_WEIGHT : "It is left out.";
+  if (!done) return say("", "Not asked", right.tools.length ? reason : "");
   if (done.fallback) return say("failed", NOT_RERANKED[done.fallback] ?? `The reranker failed (${done.fallback}).`, "The tools are in their first order.");
-  return say("yes", `Read the first ${done.tools} tools`);
+  const share = done.weight && done.weight < 1 ? `Its order counts ${percent(done.weight)}, the first one the rest.` : "";
+  return say("yes", `Read the first ${done.tools} tools`, share);
 }
 
 export function rewrites(state) {
   const { right: final, about, settings } = state;
   const rewriter = !about || about.models.some((model) => model.role === "rewriter");
   const say = (kind, verdict, hint) => verdictCard("Rewrites", `wide ${kind}`, verdict, hint);
-  if (!rewriter) return say("", "No rewriter here", "The ranking is that of the request as typed.");
+  if (!rewriter) return null;
   if (!settings.right.includes("rewrite")) return say("", "Not asked", about?.asks === false ? NOT_ASKED.card : NOT_ASKED.off);
   if (!final) return card("Rewrites", "wide", el("p", { class: "verdict waits" }, "Asking the rewriter …"));
   if (final.fallback) {
@@ -94,7 +99,8 @@ export function times(state) {
   const spent = { ...answer.timings };
   const last = Math.max(0, spent.total - (spent.fuse ?? 0));
   if (spent.rerank) spent.fuse -= spent.rerank; // it is measured as a part of it
-  const starts = { raw: 0, rewrite: 0, lists: spent.rewrite ?? 0, rerank: last, fuse: last + (spent.rerank ?? 0) };
+  const found = spent.detect ? spent.raw + spent.detect : 0; // the detector waits for the vector of the raw search
+  const starts = { raw: 0, detect: spent.raw, rewrite: found, lists: found + (spent.rewrite ?? 0), rerank: last, fuse: last + (spent.rerank ?? 0) };
   const rows = STAGES.filter(([stage]) => stage in spent).map(([stage, name, note]) => {
     const bar = el("span", { class: `bar ${stage}` });
     bar.style.marginInlineStart = `${(100 * Math.min(starts[stage], spent.total)) / spent.total}%`;

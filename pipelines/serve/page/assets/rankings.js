@@ -56,9 +56,10 @@ export function summary({ changed, left, right, top, subject, empty }) {
   if (!changed) return right.length === 1 ? "One tool." : `The top ${right.length} tools.`;
   const tally = (kind, side) => side.filter((entry) => entry.kind === kind).length;
   const [came, up, down, gone] = [tally("in", right), tally("up", right), tally("down", right), tally("out", left)];
-  if (!came && !up && !down && !gone) return `${subject} changes nothing in the top ${top}.`;
+  if (!came && !up && !down && !gone) return `${subject} ${subject.includes(" and ") ? "change" : "changes"} nothing in the top ${top}.`;
   const ways = [up && `${up} up`, down && `${down} down`].filter(Boolean).join(" and ");
-  const did = [came && `brings in ${count(came, "tool", "tools")}`, ways && `moves ${ways}`].filter(Boolean);
+  const several = subject.includes(" and ");
+  const did = [came && `${several ? "bring" : "brings"} in ${count(came, "tool", "tools")}`, ways && `${several ? "move" : "moves"} ${ways}`].filter(Boolean);
   return `${subject} ${did.join(", ")}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the top ${top}` : ""}.`;
 }
 
@@ -138,7 +139,9 @@ function choice(sides, settings) {
     return el("label", {}, input, el("span", {}, label));
   };
   const legend = el("legend", { class: "unseen" }, "Ranking");
-  return el("fieldset", { class: "switch narrow" }, legend, radio("right", title(settings.right)), radio("left", title(settings.left)));
+  const same = title(settings.right) === title(settings.left); // but for the detector
+  const name = (side) => (same ? `With${settings[side].includes("detect") ? "" : "out"} detector` : title(settings[side]));
+  return el("fieldset", { class: "switch narrow" }, legend, radio("right", name("right")), radio("left", name("left")));
 }
 
 // Lines between the two ranks of each tool, redrawn when the columns change their heights.

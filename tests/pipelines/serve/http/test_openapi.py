@@ -83,7 +83,8 @@ def test_the_document_is_whole(server: Running) -> None:
             "/v1/models", "/v1/tools",
         "/v1/tools/{tool_id}", "/v1/admin/import", "/v1/admin/reload", "/v1/admin/held", "/v1/admin/held/approve",
             "/v1/admin/held/reject",
-        "/v1/about", "/v1/labels", "/v1/catalogue/read", "/v1/findings", "/v1/reports", "/v1/reports/{name}",
+        "/v1/about", "/v1/explain", "/v1/labels", "/v1/catalogue/read", "/v1/findings", "/v1/reports",
+            "/v1/reports/{name}",
             "/v1/call", "/v1/upstreams", "/v1/admin/calls",
     }  # fmt: skip
     for path, methods in document["paths"].items():

@@ -235,7 +235,7 @@ def test_the_list_is_that_of_masstool_for_utterance_and_lines(served: Served) ->
 def test_the_reranker_is_a_second_adapter_of_the_same_vllm(served: Served, language_model: Path) -> None:
     text = "is it worth hanging out the washing"
     result, first = served.ask(text, rerank="auto", k=6), served.ask(text, k=6)
-    assert result["rerank"] == {"tools": 6, "fallback": None}
+    assert result["rerank"] == {"tools": 6, "weight": 1.0, "fallback": None}
     assert result["rewrite"]["lines"] == ["weather forecast by city"]
     [vllm] = served.vllm()
     assert vllm.cmdline()[vllm.cmdline().index("--max-loras") + 1] == "2"
@@ -336,7 +336,11 @@ def test_kill_9_and_a_restart_for_a_whole_model_cost_no_answer(served: Served) -
     assert again.pid != vllm.pid
     assert "--enable-lora" not in again.cmdline()
     assert len(list((served.folder / "logs").iterdir())) == 3
-    assert served.ask("which coat", rerank="auto")["rerank"] == {"tools": 0, "fallback": "unavailable"}  # its base left
+    assert served.ask("which coat", rerank="auto")["rerank"] == {
+        "tools": 0,
+        "weight": None,
+        "fallback": "unavailable",
+    }  # its base left
     # The answer is the new model's own: the adapters' cached ones are not given in its name.
     rewrite = served.search("what will the weather be")["rewrite"]
     assert (rewrite["lines"], rewrite["cached"]) == (["weather forecast by city"], False)

@@ -1,0 +1,82 @@
+"""The page explains a raw ranking: parts of the retriever, votes of earlier queries, the detector's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import CONTRAST, chromium, needs_chromium, tab
+from serving import Running, running
+
+from pipelines.serve.keys import make_key
+
+SKINS = "teenager. my credit card. game skins. make it stop"
+KEY, DIGEST = make_key()
+LIMITED = {"name": "bank", "sha256": DIGEST, "scopes": ["search"], "access": {"search": ["Pennywharf Bank"]}}
+
+
+@pytest.fixture(scope="module")
+def masstool() -> Iterator[Running]:
+    with running({"index": "bundled:sample", "retriever": "masstool", "keys": [LIMITED]}) as made:
+        yield made
+
+
+def test_masstool_shows_ranks_without_votes_and_the_votes(masstool: Running) -> None:
+    answer = masstool.post("/v1/explain", utterance=SKINS).json()
+    [part] = answer["parts"]
+    assert part["name"] == "without votes"
+    assert len(part["tools"]) == 50
+    assert 0 < answer["voters"] <= 10
+    assert all(0 < votes <= answer["voters"] for votes in answer["votes"].values())
+    first = masstool.search(SKINS, k=3)["results"][0]["tools"][0]["id"]
+    assert answer["votes"][first]
+    assert "utterance" not in answer  # earlier queries are counted, never shown
+
+
+def test_a_key_learns_only_of_its_own_tools(masstool: Running) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    own = masstool.client.post("/v1/explain", json={"utterance": SKINS}, headers=headers).json()
+    assert {tool.split("/")[0] for tool in [*own["parts"][0]["tools"], *own["votes"]]} == {"pennywharf"}
+    assert own["voters"] < masstool.post("/v1/explain", utterance=SKINS).json()["voters"]
+
+
+def test_requests_are_bounded(masstool: Running) -> None:
+    assert masstool.post("/v1/explain", utterance="").status_code == 422
+    assert masstool.post("/v1/explain", utterance="word " * 1_601).status_code == 422
+    assert masstool.post("/v1/explain", utterance=[SKINS]).status_code == 422
+
+
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_tells_of_votes_and_of_the_detector(masstool: Running, dark: bool) -> None:
+    with chromium() as browser, tab(browser, masstool.url, dark=dark) as at:
+        page = at.go()
+        at.ask(SKINS)
+        page.wait_for_selector(".column.right .why")
+        first = page.locator(".column.right .tool").first
+        first.locator("summary").click()
+        said = first.locator(".why ol").inner_text()
+        assert "Without earlier requests it would be" in said
+        assert "similar earlier requests needed it." in said
+        assert at.texts(".time th")[:2] == ["Raw search", "Detector"]
+        assert page.evaluate(CONTRAST) == []
+        page.click("[data-chip=compare]")
+        page.wait_for_selector(".compared")
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert at.texts(".switch.narrow label") == ["With detector", "Without detector"]
+
+
+def parts(answer: dict[str, Any]) -> list[str]:
+    return [part["name"] for part in answer["parts"]]
+
+
+def test_a_hybrid_shows_its_parts_and_bm25_has_none() -> None:
+    with running({"index": "bundled:sample", "retriever": "hybrid"}) as server:
+        answer = server.post("/v1/explain", utterance=SKINS).json()
+        assert (parts(answer), answer["voters"], answer["votes"]) == (["bm25", "dense"], 0, {})
+        assert parts(server.post("/v1/explain", utterance="Wann ist der Strom am billigsten").json()) == [
+            "multilingual"
+        ]
+    with running({"index": "bundled:sample", "retriever": "bm25"}) as server:
+        assert server.post("/v1/explain", utterance=SKINS).json() == {"parts": [], "voters": 0, "votes": {}}
