@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pipelines.serve.mcp.route import McpRoute
 
 PATH = "/mcp"
+log = logging.getLogger("rewrite-serve")
 if find_spec("mcp") is None:
     raise ModuleNotFoundError("No module named 'mcp'", name="mcp")
 
@@ -49,10 +51,11 @@ class LateMcpRoute:
             async with (route := module.McpRoute(self._gateway, self.route)).open():
                 self._loaded.set_result(route)
                 await closing.wait()
-        except BaseException as error:
-            if not self._loaded.done():
-                self._loaded.set_exception(error)
-            raise
+        except Exception as error:
+            if self._loaded.done():
+                raise
+            log.exception("the MCP server cannot be loaded")
+            self._loaded.set_exception(error)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
