@@ -97,13 +97,16 @@ def measure(
     options: argparse.Namespace,
     table: FigureTable,
 ) -> None:
-    """Medians per round; a first round, in which engines warm up, is not counted."""
+    """Medians per round. Not counted: a first round, in which engines warm up, and one where an engine has no answer
+    of all tokens."""
     medians: Times = {clock: {name: [] for name in engines} for clock in clocks}
     for number in range(options.rounds + 1):
         times = measure_round(engines, clocks, options, bool(number % 2))
-        for clock, name in product(clocks, engines):
-            if number:
+        if number and all(times["CPU time"].values()):
+            for clock, name in product(clocks, engines):
                 medians[clock][name].append(percentile(times[clock][name], 0.5))
+    if not medians["CPU time"]["vLLM"]:
+        sys.exit(f"in no round every engine gave an answer of {options.tokens} tokens; try more --requests")
     for clock, by_engine in medians.items():
         load = f"load {os.getloadavg()[0]:.1f}"
         table.title(f"a rewrite of {options.tokens} tokens, one client, threads per engine: {options.threads}, {load}")

@@ -27,6 +27,7 @@ from retrievers.settings import DenseSettings
 OURS, PEER = "no PyTorch", "PyTorch"
 HIDDEN = "import sys; sys.modules.update(dict.fromkeys(('torch', 'transformers', 'sentence_transformers')))"
 EMBEDDED = 400  # tools with real vectors
+SHARES = (0.5, 0.99)
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
         for clients in options.clients:
             both = loads[clients][name]
             figures.note(f"{name}: {clients} clients, requests", "1/s", both.rates, digits=1)
-            for share in (0.5, 0.99):
+            for share in SHARES:
                 what = f"{name}: {clients} clients, p{100 * share:.0f}"
                 figures.note(what, "ms", [both.milliseconds(share)], digits=1)
     figures.note_ratio("start, PyTorch / ours", starts[PEER], starts[OURS])
@@ -65,6 +66,9 @@ def main() -> None:
     for clients in options.clients:
         ours, peer = loads[clients][OURS].rates, loads[clients][PEER].rates
         figures.note_ratio(f"requests, ours / PyTorch, {clients} clients", ours, peer)
+        for share in SHARES:
+            times = [[loads[clients][name].milliseconds(share)] for name in (PEER, OURS)]
+            figures.note_ratio(f"p{100 * share:.0f}, PyTorch / ours, {clients} clients", *times)
     write_json(options.out, {"figures": figures.rows})
 
 

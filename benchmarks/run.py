@@ -134,6 +134,14 @@ CPU_SERVING = {
     )
     for clients in (1, 16)
 }
+CPU_SERVING |= {
+    f"ratio: {share}, PyTorch / ours, {clients} clients": (
+        f"server on a CPU, {share} of a search, {clients} clients",
+        "the same on PyTorch",
+    )
+    for share in ("p50", "p99")
+    for clients in (1, 16)
+}
 CPU_ENGINES = {
     f"ratio: vLLM / ONNX Runtime GenAI, {bits} bits, by the clock": (
         f"a rewrite of 32 tokens on a CPU, seconds, {bits} bits",
@@ -156,7 +164,7 @@ BENCHES: dict[str, Benchmark] = {
     "cpu-encoder": Benchmark("cpu_encoder.py", [], ["--queries", "32", "--tools", "112"], present_figures(CPU_ENCODER)),
     "cpu-serving": Benchmark(
         "cpu_serving.py",
-        ["--tools", "2000", "--seconds", "3", "--rounds", "2"],
+        ["--seconds", "4", "--rounds", "2"],
         [],
         figures(CPU_SERVING),
         "fastapi",

@@ -189,6 +189,12 @@ def test_the_core_imports_without_heavy_libraries() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_server_starts_without_the_mcp_library_and_without_a_client_of_model_servers() -> None:
+    code = "import sys, pipelines.serve.server; print([m for m in ('mcp', 'mcp_types', 'aiohttp') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_folders_and_files_are_small() -> None:
     for path in files(*ROOMS):
         assert path.stem not in {"utils", "util", "common", "helpers", "misc"}, path

@@ -19,8 +19,8 @@ from pipelines.serve.gateway import Gateway
 from pipelines.serve.http import call_routes, quarantine_routes, routes, stream_routes, tool_routes
 from pipelines.serve.http.guard import App, Guard, Message, Receive, Send, error_body, refusal_headers
 from pipelines.serve.http.leaving import CallerLeft
-from pipelines.serve.mcp.route import PATH as MCP_PATH
-from pipelines.serve.mcp.route import McpRoute
+from pipelines.serve.mcp.late_route import PATH as MCP_PATH
+from pipelines.serve.mcp.late_route import LateMcpRoute
 from pipelines.serve.page import data_routes, explain_route
 from pipelines.serve.page import routes as page_routes
 from retrievers.errors import StoreDown
@@ -37,7 +37,7 @@ _OPENAPI: dict[tuple[bool, bool], dict[str, Any]] = {}
 
 def make_app(gateway: Gateway) -> App:
     """The whole server as one ASGI application."""
-    mcp, config = McpRoute(gateway), gateway.config
+    mcp, config = LateMcpRoute(gateway), gateway.config
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines.context import make_context
 from pipelines.index.defaults import index_folder
@@ -19,7 +20,7 @@ from pipelines.serve.catalogue.live_index import LiveCatalogue
 from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.reranking import ServedReranker
-from pipelines.serve.rewriter.manager import RETRY_SECONDS, RewriterManager
+from pipelines.serve.rewriter.settings import RETRY_SECONDS
 from pipelines.serve.service import SearchService
 from pipelines.serve.settings import ServeConfig
 from pipelines.system_description import retriever_label
@@ -27,6 +28,9 @@ from retrievers.errors import BadInput, IndexBusy
 from retrievers.index import Index
 from retrievers.kind import Context
 from rewrite.errors import RewriteError
+
+if TYPE_CHECKING:
+    from pipelines.serve.rewriter.manager import RewriterManager
 
 USES_SECONDS = 2.0
 """Seconds between two looks at the logs of feedback and calls, for what is used."""
@@ -45,7 +49,11 @@ class Gateway:
         second = self.reranker.second if self.reranker else None
         if second is not None and config.rewriter is None:
             raise BadInput("without a rewriter there is no vLLM to share; set `rerank.engine` to transformers")
-        self.rewriter = RewriterManager(config.rewriter, self.metrics, device, second) if config.rewriter else None
+        self.rewriter: RewriterManager | None = None
+        if config.rewriter:
+            from pipelines.serve.rewriter.manager import RewriterManager
+
+            self.rewriter = RewriterManager(config.rewriter, self.metrics, device, second)
         phrasing = self.rewriter.parts.phrasing if self.rewriter else PHRASING
         self.catalogue = _open_catalogue(config, make_context(device, engine=config.engine), self.metrics, phrasing)
         search = self.catalogue.current.search

@@ -9,21 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
-
-import mcp_types as types
-from mcp.shared.dispatcher import ProgressFnT
+from typing import TYPE_CHECKING, Any
 
 from pipelines.serve.bounds.costs import Cost
 from pipelines.serve.bounds.fairness import outside
-from pipelines.serve.calls.api import ApiUpstream
 from pipelines.serve.calls.api_request import DESTRUCTIVE
 from pipelines.serve.calls.arguments import check_arguments, load_schema
 from pipelines.serve.calls.audit import AuditLog
 from pipelines.serve.calls.outcomes import CallFailure, Outcome
-from pipelines.serve.calls.upstream import McpUpstream
 from pipelines.serve.catalogue.live_index import LiveCatalogue
-from pipelines.serve.catalogue.mcp_sync import ToolTarget
 from pipelines.serve.catalogue.redaction import redact, redact_progress, redact_result
 from pipelines.serve.errors import Refusal
 from pipelines.serve.keys import Caller
@@ -31,6 +25,14 @@ from pipelines.serve.metrics import Metrics
 from pipelines.serve.schemas.calls import UpstreamOut
 from pipelines.serve.settings import ServeConfig
 from retrievers.types import Tool
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp.shared.dispatcher import ProgressFnT
+
+    from pipelines.serve.calls.api import ApiUpstream
+    from pipelines.serve.calls.upstream import McpUpstream
+    from pipelines.serve.catalogue.mcp_sync import ToolTarget
 
 log = logging.getLogger("rewrite-serve")
 
@@ -40,10 +42,23 @@ class CallService:
 
     def __init__(self, config: ServeConfig, catalogue: LiveCatalogue, admission: ToolTarget, metrics: Metrics) -> None:
         self._catalogue, self._metrics = catalogue, metrics
-        self.upstreams = {source.name: McpUpstream(source, config.imports, admission, metrics) for source in config.mcp}
-        self.apis = {source.provider: ApiUpstream(source, config.imports) for source in config.apis}
+        self.upstreams: dict[str, McpUpstream] = {}
+        self.apis: dict[str, ApiUpstream] = {}
+        self._open(config, admission)
         self.audit = AuditLog(config.calls)
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in (*self.upstreams, *self.apis)}
+
+    def _open(self, config: ServeConfig, admission: ToolTarget) -> None:
+        """Open the servers of the config. Their library is imported only for them: it takes a third of a start."""
+        if config.mcp:
+            from pipelines.serve.calls.upstream import McpUpstream
+
+            for source in config.mcp:
+                self.upstreams[source.name] = McpUpstream(source, config.imports, admission, self._metrics)
+        if config.apis:
+            from pipelines.serve.calls.api import ApiUpstream
+
+            self.apis.update({source.provider: ApiUpstream(source, config.imports) for source in config.apis})
 
     @property
     def can_call(self) -> bool:

@@ -11,10 +11,12 @@ import json
 import os
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
-import mcp_types as types
-from mcp.shared.dispatcher import ProgressFnT
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp.shared.dispatcher import ProgressFnT
 
 REDACTED = "[redacted]"
 MIN_CHARACTERS = 8
@@ -37,7 +39,7 @@ def redact_result(result: types.CallToolResult, variables: Sequence[str]) -> typ
         return result
     text = result.model_dump_json(by_alias=True)
     cleaned = redact(text, variables)
-    return result if cleaned == text else types.CallToolResult.model_validate_json(cleaned, by_name=False)
+    return result if cleaned == text else type(result).model_validate_json(cleaned, by_name=False)
 
 
 def redact_progress(report: ProgressFnT | None, variables: Sequence[str]) -> ProgressFnT | None:

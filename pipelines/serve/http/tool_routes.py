@@ -14,7 +14,6 @@ from fastapi import Path, Query, Response
 from pipelines.serve.catalogue.admission import AdmissionResult
 from pipelines.serve.catalogue.fetch import fetch_tools
 from pipelines.serve.catalogue.live_index import Snapshot
-from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
 from pipelines.serve.http.dependencies import (
@@ -125,6 +124,8 @@ async def import_catalogue(body: schemas.ImportRequest, gateway: GatewayDep, cal
     caller.charge("admin")
     skipped: list[str] = []
     if body.format == "mcp-server":
+        from pipelines.serve.catalogue.mcp_client import fetch_mcp_tools  # loads the MCP library
+
         tools = await fetch_mcp_tools(McpSource("", body.url), gateway.config.imports)
     else:
         tools, skipped = await asyncio.to_thread(fetch_tools, body.url, body.format, gateway.config.imports)

@@ -16,14 +16,14 @@ from pipelines.serve.mcp.direct_calls import DirectAnswer, read_call
 from pipelines.serve.mcp.listed_tools import ListedTools
 from pipelines.serve.mcp.server import HANDLERS, make_server, run_tool
 
-PATH = "/mcp"
 CALL = "call_tool"
 
 
 class McpRoute:
     """The MCP server as a route of the gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, route: Route) -> None:
+        """`route`: the one that leads here, for the log and the metrics."""
         self._gateway, self._listed = gateway, ListedTools(gateway)
         server = make_server(gateway, self._listed)
         self._server_info = server.server_info_stamp
@@ -36,7 +36,7 @@ class McpRoute:
             )
             for json_response in (True, False)
         )
-        self.route = Route(PATH, endpoint=self, methods=["POST"], include_in_schema=False)
+        self._route = route
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ class McpRoute:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request. Pages of other origins are refused, as the protocol demands."""
-        scope["route"] = self.route  # for the log and the metrics
+        scope["route"] = self._route
         headers = dict(scope["headers"])
         origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
         if origin and origin.partition(b"://")[2] != host:

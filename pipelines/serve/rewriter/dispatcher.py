@@ -7,13 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from pipelines.serve.bounds.costs import rewrite_tokens
 from pipelines.serve.bounds.fairness import FairSlots, current_caller, spend_tokens
 from pipelines.serve.errors import Reason, RewriteFailure
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.rewriter.cache import RewriteCache
-from pipelines.serve.rewriter.endpoints import Endpoint
 from pipelines.serve.rewriter.prompt_budget import PromptBudget
 from retrievers.settings import RewriteFusion
 from rewrite.rewriter import fit_prompts
@@ -21,6 +21,9 @@ from rewrite.settings import Sampling
 from rewrite.template import Template
 from rewrite.types import Answer, Prompt, Rewrite, RewriteRequest
 from rewrite.votes import merge_answers
+
+if TYPE_CHECKING:
+    from pipelines.serve.rewriter.endpoints import Endpoint
 
 CACHE_SIZE = 10_000
 log = logging.getLogger("rewrite-serve")

@@ -15,13 +15,11 @@ from pipelines.serve.rewriter.engine import EngineSetup, choose_fusion
 from pipelines.serve.rewriter.engine_choice import choose_engine
 from pipelines.serve.rewriter.engines import make_engine
 from pipelines.serve.rewriter.second_adapter import SecondAdapter
-from pipelines.serve.rewriter.settings import ManagedVllm, ServedRewriter
+from pipelines.serve.rewriter.settings import RETRY_SECONDS, ManagedVllm, ServedRewriter
 from pipelines.system_description import fusion_warning
 from retrievers.errors import BadInput
 from rewrite.folder import CARD_FILE
 
-RETRY_SECONDS = 5.0
-"""Seconds between attempts to prepare a server, or to load a newer rewriter."""
 MAX_UNLOAD_WAIT = 60.0
 """Seconds to wait for requests that still use an old model."""
 log = logging.getLogger("rewrite-serve")

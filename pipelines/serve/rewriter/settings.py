@@ -21,6 +21,9 @@ from rewrite.settings import (
     VllmSettings,
 )
 
+RETRY_SECONDS = 5.0
+"""Seconds between attempts to prepare a server, or to load a newer rewriter."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManagedVllm(VllmSettings):

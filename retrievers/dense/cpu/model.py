@@ -29,6 +29,25 @@ PROBES = (
     "list_files, delete_file, rename_file: work with files in a folder of the cloud storage, recursively if asked",
     "my order #4512 has not arrived yet and the tracking page shows nothing, can you find out where it is",
 )
+RANGE_TEXTS = (
+    "play the next song",
+    "Weather forecast: temperature, wind and rain of a city for up to ten days. city: string; units: metric, imperial",
+    'create_invoice(customer_id, items, currency="EUR", due_date=None): Creates an invoice and returns its number.',
+    "I need to fly from Lisbon to Oslo on the 14th of March with two kids, under $900 if possible, and a harbour view!",
+    "GET https://api.example.com/v1/users/{id}/orders?limit=50&status=open -> 200 application/json, 404 if not found",
+    "请帮我查一下明天上海的天气, 然后订一张去北京的高铁票。",
+    "Wie viele Einwohner hat Köln, und was kostet ein Kilo Äpfel dort?",
+    "sqrt(2) * (3 + 4.5) / 7: compute the mean, the median and the standard deviation of [1, 2, 3, 5, 8, 13]",
+    "converts the temperature from Fahrenheit to Celsius",
+    "Sends an e-mail to one or more recipients, with attachments. to: array of strings, required; subject: string",
+    "a list of all movies by this director, sorted by rating, that are streamed in my country",
+    "Returns the current price, volume and market capitalization of a stock or a currency by its symbol, e.g. BTC",
+    "turn off the lights in the kitchen at 10 pm and set the alarm for tomorrow",
+    "Search the knowledge base: full-text search over articles. query: string; page: integer, 1 by default",
+    "translate 'where is the station' into Japanese",
+    "DELETE /repos/{owner}/{repo}/branches/{branch}: deletes a branch of a repository. Needs the scope repo:write.",
+)
+"""Texts of the usual kinds, by which the ranges of activations are measured."""
 
 
 class CpuModel(CpuEncoder):
@@ -63,9 +82,12 @@ def _bert(folder: Path) -> tuple[Make, Build]:
     def build(form: str) -> bytes:
         from retrievers.dense.cpu.graph import build_graph
 
-        return build_graph(model, form)
+        if form != "int8":
+            return build_graph(model, form)
+        return build_graph(model, form, make(build_graph(model, "ranges")).measure_ranges(RANGE_TEXTS))
 
-    return partial(CpuModel, folder, model), build
+    make = partial(CpuModel, folder, model)
+    return make, build
 
 
 def _multilingual(folder: Path) -> tuple[Make, Build]:

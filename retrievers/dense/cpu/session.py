@@ -43,6 +43,12 @@ class CpuEncoder(ABC):
         """(texts, dimensions), each row of length 1."""
         return self._encode([self._document_prompt + text for text in texts])
 
+    def measure_ranges(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """The largest values, over the texts, of a graph's outputs of the form `ranges`, by the names of layers."""
+        names = [output.name.rpartition(".")[0] for output in self._session.get_outputs()[1:]]
+        runs = [self._session.run(None, self.inputs(ids))[1:] for ids in self.tokens(list(texts))]
+        return {name: np.max(values, axis=0) for name, values in zip(names, zip(*runs, strict=True), strict=True)}
+
     def _encode(self, texts: list[str]) -> np.ndarray:
         rows = self.tokens(texts)
         if len(rows) == 1:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from retrievers.dense.cpu.builder import GraphBuilder, Weights, to_float
 from retrievers.dense.cpu.folder import NoCpuRuntime
-from retrievers.dense.cpu.graph import GraphBuilder, Weights, to_float
 from retrievers.dense.multilingual.pieces import EPSILON, ORDERS, WIDTH, padding
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from retrievers.dense.cpu.graph import GraphBuilder, Weights
+from retrievers.dense.cpu.builder import GraphBuilder, Weights
 from retrievers.dense.cpu.session import count_threads, open_session
 from retrievers.dense.multilingual.cpu_graph import add_mean
 from retrievers.dense.multilingual.cpu_model import TABLE

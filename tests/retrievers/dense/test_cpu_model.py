@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from pipelines.models import find_model
-from retrievers.dense.cpu import graph, model
+from retrievers.dense.cpu import builder, graph, model
 from retrievers.dense.cpu.folder import BertFolder, NoCpuRuntime, read_folder
+from retrievers.dense.cpu.session import open_session
 from retrievers.dense.encoder import RUNTIME, Encoder
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.index import Index, build
@@ -117,12 +118,27 @@ def test_int8_is_refused_where_it_changes_vectors(folder: Path, monkeypatch: pyt
     assert (vectors(folder, "auto", ["hotel"]) == vectors(folder, "float32", ["hotel"])).all()
 
 
+def test_a_value_above_its_range_is_cut() -> None:
+    random = np.random.default_rng(0)
+    weight, bias = random.normal(size=(8, 16)).astype(np.float32), np.ones(8, np.float32)
+    hidden = random.normal(size=(1, 1, 16)).astype(np.float32)
+    small = builder.GraphBuilder("int8", {"layer": np.full(16, 4, np.float32)})
+    first = small.constant("first", np.array(0))
+    small.add("Gather", [small.linear("hidden", "layer", weight, bias), first], "vector", axis=1)
+    session = open_session(small.to_bytes("hidden", 16))
+    [vector] = session.run(None, {"hidden": hidden})
+    assert np.abs(vector[0] - hidden[0, 0] @ weight.T - 1).max() < 0.5
+    far, further = hidden.copy(), hidden.copy()
+    far[0, 0, 3], further[0, 0, 3] = 100, 1000
+    assert (session.run(None, {"hidden": far})[0] == session.run(None, {"hidden": further})[0]).all()
+
+
 def _no_runtime(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setitem(sys.modules, "onnxruntime", None)
 
 
 def _no_operator(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr(graph, "RUNTIME_OPERATORS", "org.example.missing")
+    patch.setattr(builder, "RUNTIME_OPERATORS", "org.example.missing")
 
 
 def _other_architecture(_: pytest.MonkeyPatch, folder: Path) -> None:
