@@ -29,8 +29,8 @@ class _BatchJob(Generic[Key, Item, Result]):
     items: Sequence[Item]
     future: asyncio.Future[list[Result]]
     turn: Turn | None
-    held_until: float = 0.0
-    """Time at which it no longer waits for small requests of others; 0: it has not yet."""
+    is_held: bool | None = None
+    """True while it waits for small requests of others; None: not yet."""
 
 
 class Batcher(Generic[Key, Item, Result]):
@@ -132,14 +132,16 @@ class Batcher(Generic[Key, Item, Result]):
         job = self._first(caller)
         if job is None or job.turn is None or not job.turn.gives_way():
             return job is not None
-        loop = asyncio.get_running_loop()
-        if not job.held_until:
-            job.held_until = loop.time() + MAX_HOLD
-            loop.call_at(job.held_until, self._start_batches)
-        elif loop.time() >= job.held_until:
-            return True
-        job.turn.at_next_end(self._start_batches)
-        return False
+        if job.is_held is None:
+            job.is_held = True
+            asyncio.get_running_loop().call_later(MAX_HOLD, self._end_hold, job)
+        if job.is_held:
+            job.turn.at_next_end(self._start_batches)
+        return not job.is_held
+
+    def _end_hold(self, job: _BatchJob[Key, Item, Result]) -> None:
+        job.is_held = False
+        self._start_batches()
 
     def _first(self, caller: str) -> _BatchJob[Key, Item, Result] | None:
         """The caller's oldest job; cancelled ones are dropped."""
