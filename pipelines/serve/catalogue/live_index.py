@@ -28,7 +28,7 @@ MAX_WAITING = 32
 WRITER_SECONDS = 10.0
 """Seconds to wait for a writer in another process."""
 KEPT_SECONDS, MAX_KEPT = 2.0, 8
-"""Old snapshots are kept for this time, at most so many, so that no request is the last to use one: freeing its files
+"""Old snapshots are kept for this time, at most 8 of them, so that no request is the last to use one: freeing its files
 takes up to 0.3 s, during which the event loop would stand still."""
 T = TypeVar("T")
 log = logging.getLogger("rewrite-serve")
