@@ -1,6 +1,7 @@
 """Batch work for a few threads: items that arrive while all threads are busy form the next batch.
 
 Callers take turns. While several are active, a batch has as many items of each, and none uses the last free thread.
+Parts of large requests wait while a small request of another caller runs: they would share Python's lock with it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pipelines.serve.bounds.fairness import SHARE, ActiveCallers, current_caller
+from pipelines.serve.bounds.fairness import MAX_HOLD, SHARE, ActiveCallers, Turn, current_caller, current_turn
 from pipelines.serve.errors import overloaded
 
 Key = TypeVar("Key", bound=Hashable)
@@ -27,6 +28,9 @@ class _BatchJob(Generic[Key, Item, Result]):
     key: Key
     items: Sequence[Item]
     future: asyncio.Future[list[Result]]
+    turn: Turn | None
+    is_held: bool | None = None
+    """True while it waits for small requests of others; None: not yet."""
 
 
 class Batcher(Generic[Key, Item, Result]):
@@ -69,7 +73,7 @@ class Batcher(Generic[Key, Item, Result]):
         self._active.note(caller)
         if self._waiting[caller] + len(items) > self._active.share(caller, self._max_waiting):
             raise overloaded("too many searches are waiting")
-        job = _BatchJob(caller, key, items, asyncio.get_running_loop().create_future())
+        job = _BatchJob(caller, key, items, asyncio.get_running_loop().create_future(), current_turn())
         self._jobs.setdefault(caller, deque()).append(job)
         self._waiting[caller] += len(items)
         self._start_batches()
@@ -79,6 +83,7 @@ class Batcher(Generic[Key, Item, Result]):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start_batches(self) -> None:
+        """Start as many batches as there are threads for."""
         while self._num_running < self._threads and (jobs := self._next_batch()):
             self._num_running += 1
             self._running.update({job.caller for job in jobs})
@@ -96,7 +101,7 @@ class Batcher(Generic[Key, Item, Result]):
 
     def _next_batch(self) -> list[_BatchJob[Key, Item, Result]]:
         """One job of each caller in turn, with the key of the first; then another of each, while all have more."""
-        ready = [caller for caller in list(self._jobs) if self._may_run(caller) and self._first(caller)]
+        ready = [caller for caller in list(self._jobs) if self._may_run(caller) and self._is_due(caller)]
         first = self._first(ready[0]) if ready else None
         if first is None:
             return []
@@ -121,6 +126,22 @@ class Batcher(Generic[Key, Item, Result]):
         """True if the caller may start a batch: while others are active, it leaves a thread to them."""
         is_free = self._threads == 1 or self._active.is_alone(caller)
         return self._running[caller] < (self._threads if is_free else self._threads - 1)
+
+    def _is_due(self, caller: str) -> bool:
+        """True if the caller has a job that need not wait for small requests of others."""
+        job = self._first(caller)
+        if job is None or job.turn is None or not job.turn.gives_way():
+            return job is not None
+        if job.is_held is None:
+            job.is_held = True
+            asyncio.get_running_loop().call_later(MAX_HOLD, self._end_hold, job)
+        if job.is_held:
+            job.turn.at_next_end(self._start_batches)
+        return not job.is_held
+
+    def _end_hold(self, job: _BatchJob[Key, Item, Result]) -> None:
+        job.is_held = False
+        self._start_batches()
 
     def _first(self, caller: str) -> _BatchJob[Key, Item, Result] | None:
         """The caller's oldest job; cancelled ones are dropped."""

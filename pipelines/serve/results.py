@@ -18,6 +18,8 @@ from rewrite.types import Outcome, Rewrite
 
 ToolFilter = Callable[[ToolId], bool]
 Made = TypeVar("Made")
+STARTED_AT_ONCE = 4
+"""Searches of a request that start in one turn of the event loop; each takes some 0.1 ms."""
 
 
 @dataclass(slots=True)
@@ -40,9 +42,14 @@ class Timings:
 
 
 async def run_together(searches: Iterable[Coroutine[Any, Any, Made]]) -> list[Made]:
-    """The results of searches that run at the same time; if one fails, the others end too."""
-    tasks = [asyncio.ensure_future(search) for search in searches]
+    """The results of searches that run at the same time; if one fails, the others end too. Between the starts of a few
+    other requests get a turn of the event loop."""
+    tasks = list[asyncio.Task[Made]]()
     try:
+        for search in searches:
+            tasks.append(asyncio.ensure_future(search))
+            if len(tasks) % STARTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return list(await asyncio.gather(*tasks))
     finally:
         for task in tasks:

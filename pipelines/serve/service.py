@@ -92,9 +92,9 @@ class SearchService:
         check_thresholds(request, state.snapshot, self._reranker)
         state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot, access))
         not_asked = self._not_asked(request.rewrite, state.loaded)
-        searches = [self._search_one(state, request, utterance, not_asked) for utterance in utterances]
+        searches = (self._search_one(state, request, utterance, not_asked) for utterance in utterances)
         return schemas.SearchResponse(
-            results=[await searches[0]] if len(searches) == 1 else await run_together(searches),
+            results=[await next(searches)] if len(utterances) == 1 else await run_together(searches),
             fingerprints=fingerprints(state.snapshot, None if not_asked else state.loaded, self._reranker),
             timings_ms=state.timings.finish(self._metrics),
         )

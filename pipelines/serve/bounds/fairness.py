@@ -15,6 +15,8 @@ ACTIVE_SECONDS = 10.0
 """A caller counts as active for this time after a request."""
 SHARE = 4
 """While others are active, a caller gets at most one part of this number."""
+MAX_HOLD = 0.02
+"""Seconds that a part of a large request waits for small requests of other callers, at most."""
 MAX_REST = 0.25
 """Seconds that a slot of a caller with more requests than its share rests after one of them, at most."""
 _caller: ContextVar[str] = ContextVar("caller", default="")
@@ -23,6 +25,11 @@ _caller: ContextVar[str] = ContextVar("caller", default="")
 def current_caller() -> str:
     """The name of the caller whose request is running; empty outside of requests."""
     return _caller.get()
+
+
+def current_turn() -> Turn | None:
+    """The turn of the request that is running; None outside of requests."""
+    return _turn.get()
 
 
 class ActiveCallers:
@@ -73,6 +80,14 @@ class Turn:
         if self._held and not self._outside:
             self._slots.take(self._caller, size - self._size)
         self._size = size
+
+    def gives_way(self) -> bool:
+        """True if this is one of many requests of its caller, or a large one, and a small one of another runs."""
+        return self._slots.gives_way(self._caller)
+
+    def at_next_end(self, callback: Callable[[], None]) -> None:
+        """Call this when a request of any caller leaves its slot, once."""
+        self._slots.at_next_leave.add(callback)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
@@ -134,6 +149,15 @@ class FairSlots:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """Callers in the order of their turns; each with its requests, oldest first."""
         self.active = ActiveCallers()
+        self.at_next_leave: set[Callable[[], None]] = set()
+        """Called once, when slots are given back."""
+
+    def gives_way(self, caller: str) -> bool:
+        """True if the caller takes more than one slot, or wants to, and another is content with one."""
+        return not self._is_modest(caller) and any(map(self._is_modest, self._running))
+
+    def _is_modest(self, caller: str) -> bool:
+        return self._running.get(caller, 0) <= 1 and caller not in self._waiting
 
     def num_waiting(self, caller: str) -> int:
         """Requests of the caller that wait."""
@@ -205,6 +229,10 @@ class FairSlots:
             if not granted.done():
                 granted.set_result(None)
                 self.take(name)
+        if self.at_next_leave:
+            callbacks, self.at_next_leave = self.at_next_leave, set()
+            for callback in callbacks:
+                asyncio.get_running_loop().call_soon(callback)
 
     def _has_room(self, caller: str) -> bool:
         if self._first_at_once and caller not in self._running:

@@ -60,11 +60,10 @@ class Admission:
 
         `source`: the followed server that lists them; refusals that were logged before are not logged again.
         """
-        snapshot = self._catalogue.current
         complaints = {tool.id: complaint(tool) for tool in tools}
         refused = tuple(describe_refusal(tool, complaints[tool.id]) for tool in tools if complaints[tool.id])
         admitted = [tool for tool in tools if not complaints[tool.id]]
-        flagged = await asyncio.to_thread(self._checks.check, snapshot, admitted)
+        flagged = await asyncio.to_thread(self._checks.check, self._catalogue.current, admitted)
         sender = source or current_caller()
         waiting = [replace(item, sender=sender) for item in flagged if self._checks.is_held(item)]
         added = [item for item in flagged if not self._checks.is_held(item)]
@@ -74,7 +73,7 @@ class Admission:
         if source:
             self._refused[source] = refused
         await self._update_quarantine(waiting, [tool.id for tool in passed])
-        change = await self._catalogue.put(passed) if passed else Change(snapshot.index.fingerprint)
+        change = await self._catalogue.put(passed) if passed else self._no_change()
         return AdmissionResult(change, tuple(waiting), tuple(added), refused)
 
     async def approve(self, ids: Sequence[str]) -> Change:
@@ -100,8 +99,11 @@ class Admission:
     async def delete(self, tool: str) -> Change:
         """Delete a tool from catalogue and quarantine."""
         await self._update_quarantine([], [tool])
-        index = self._catalogue.current.index
-        return await self._catalogue.delete(tool) if tool in index.tools else Change(index.fingerprint)
+        is_known = tool in self._catalogue.current.index.tools
+        return await self._catalogue.delete(tool) if is_known else self._no_change()
+
+    def _no_change(self) -> Change:
+        return Change(self._catalogue.current.index.fingerprint)
 
     def tools_of(self, provider: str) -> list[str]:
         """Ids of the tools of an MCP server of that name, in catalogue and quarantine."""

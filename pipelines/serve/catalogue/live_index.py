@@ -6,8 +6,10 @@ import asyncio
 import gc
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
 
@@ -25,6 +27,9 @@ MAX_WAITING = 32
 """Changes that may wait, a quarter of them of one caller while others are active."""
 WRITER_SECONDS = 10.0
 """Seconds to wait for a writer in another process."""
+KEPT_SECONDS, MAX_KEPT = 2.0, 8
+"""Old snapshots are kept for this time, at most 8 of them, so that no request is the last to use one: freeing its files
+takes up to 0.3 s, during which the event loop would stand still."""
 T = TypeVar("T")
 log = logging.getLogger("rewrite-serve")
 
@@ -60,6 +65,8 @@ class LiveCatalogue:
         self._seen = self._stamp()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")  # one change at a time
         self._has_changed = False
+        self._old: deque[tuple[float, Snapshot]] = deque()
+        """With the times of their ends; only the writer's thread adds and removes some."""
         self._turns = FairSlots(1)
         """Of callers that change the catalogue."""
         self.stale = ""
@@ -119,13 +126,19 @@ class LiveCatalogue:
             raise overloaded("too many changes of the catalogue are waiting")
 
         def write_and_reopen() -> Change:
-            outcome = change()
-            self._reopen()
-            if not self._has_changed and gc.get_freeze_count():
-                gc.collect()  # the first change loads encoders; a collection among them stops all threads for 0.3 s
+            if self._has_changed or not gc.get_freeze_count():
+                outcome = change()
+                self._reopen()
+                return outcome
+            gc.disable()  # the first change loads encoders; a collection among them stops all threads for 0.3 s
+            try:
+                outcome = change()
+                self._reopen()
+                self._has_changed = True
                 gc.freeze()
-            self._has_changed = True
-            return outcome
+                return outcome
+            finally:
+                gc.enable()
 
         await turns.enter(caller, None)
         began = time.monotonic()
@@ -150,8 +163,21 @@ class LiveCatalogue:
             turns.leave_after_rest(caller, 1, time.monotonic() - began)
 
     async def _in_writer(self, work: Callable[[], T]) -> T:
-        # Shielded: if the caller leaves, the change is still completed.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, work))
+        loop = asyncio.get_running_loop()
+        try:
+            # Shielded: if the caller leaves, the change is still completed.
+            return await asyncio.shield(loop.run_in_executor(self._writer, work))
+        finally:
+            loop.call_later(KEPT_SECONDS, self._free_old)
+
+    def _free_old(self) -> None:
+        """Free old snapshots in the writer's thread."""
+        with suppress(RuntimeError):  # the server has stopped
+            self._writer.submit(self._drop_old)
+
+    def _drop_old(self) -> None:
+        while self._old and (len(self._old) > MAX_KEPT or time.monotonic() - self._old[0][0] >= KEPT_SECONDS):
+            self._old.popleft()
 
     def _reopen(self) -> bool:
         stamp = self._stamp()
@@ -163,7 +189,9 @@ class LiveCatalogue:
         return changed
 
     def _switch(self, index: Index, phrasing: str) -> None:
-        self.current = Snapshot(index, self.retriever, phrasing)  # one assignment, so readers need no lock
+        old, self.current = self.current, Snapshot(index, self.retriever, phrasing)  # readers need no lock
+        self._old.append((time.monotonic(), old))
+        self._drop_old()
         self._metrics.tools.set(len(index.tools))
 
     def _stamp(self) -> tuple[int, int, int] | None:

@@ -96,9 +96,12 @@ async def put_tools(body: schemas.ToolsBody, gateway: GatewayDep, caller: Caller
     caller.charge("write", len(body.tools))
     if len({tool.id for tool in body.tools}) < len(body.tools):
         raise Refusal(422, "invalid", "an id is used twice")
-    known = gateway.catalogue.current.index.tools
-    tools = [make_tool(tool.id, tool, known.get(tool.id)) for tool in body.tools]
-    return reply(admission_out(await gateway.admission.put(tools)))
+    return reply(admission_out(await gateway.admission.put(_make_tools(body, gateway))))
+
+
+def _make_tools(body: schemas.ToolsBody, gateway: GatewayDep) -> list[Tool]:
+    known = gateway.catalogue.current.index.tools  # not of the route, which would keep an old version in memory
+    return [make_tool(tool.id, tool, known.get(tool.id)) for tool in body.tools]
 
 
 @router.put("/v1/tools/{tool_id:path}", response_model=schemas.ChangeOut, responses=errors(*BODY, 404, 503, 507))

@@ -79,20 +79,25 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
 async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Read the tools of a catalogue that is sent as text, for `PUT /v1/tools`; changes nothing."""
     caller.charge("write", 1 + len(body.document) // BYTES_PER_UNIT)
-    known, max_bytes = gateway.catalogue.current.index.tools, gateway.config.limits.answer_bytes
+    max_bytes = gateway.config.limits.answer_bytes
 
     def read() -> bytes:
+        known = gateway.catalogue.current.index.tools
         tools, skipped = read_tools(body.document.encode("utf-8", "replace"), body.format)
         if provider := body.provider.strip():
             tools = [
                 tool if tool.provider else replace(tool, id=f"{provider}/{tool.id}", provider=provider)
                 for tool in tools
             ]
-        compared = [
-            schemas.ReadTool.model_construct(**dict(tool_out(tool)), state=_compare(tool, known.get(tool.id)))
+        frame = schemas.ReadResponse(tools=[], skipped=skipped).model_dump_json(by_alias=True)
+        first, last = frame.split("[]", 1)
+        compared = (  # one by one: as one text they would keep Python's lock for 0.1 s
+            schemas.ReadTool.model_construct(
+                **dict(tool_out(tool)), state=_compare(tool, known.get(tool.id))
+            ).model_dump_json(by_alias=True)
             for tool in tools
-        ]
-        data = schemas.ReadResponse.model_construct(tools=compared, skipped=skipped).model_dump_json(by_alias=True)
+        )
+        data = f"{first}[{','.join(compared)}]{last}"
         if len(data) > max_bytes:
             message = (
                 f"the answer would have {len(data):,} bytes, and {max_bytes:,} are allowed; send the catalogue in parts"
