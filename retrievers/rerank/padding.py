@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 MIN_ROWS = {"cpu": 8}
 GPU_MIN_ROWS = 64
-"""Rows of a group even if their lengths differ: each group is one pass, and a pass of few rows costs a GPU its start."""
+"""Rows of a group even if their lengths differ: each group is one pass, and a GPU needs as long for a few rows."""
 MIN_SHARE = 0.7
 """Length of the shortest row of a group, as a share of its longest."""
 
