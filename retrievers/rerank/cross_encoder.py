@@ -65,12 +65,15 @@ class CrossEncoderReranker:
 
     def logits(self, requests: Sequence[str], tools: Sequence[str]) -> Tensor:
         """(pairs,): scores, with gradients in training. The texts are cut already."""
-        encoded = self._tokenizer(
-            list(requests), list(tools), truncation="only_second", max_length=self._max_length, verbose=False
-        )
+        encoded = self._encode(requests, tools)
         groups = groups_by_length([len(tokens) for tokens in encoded["input_ids"]], len(requests), self.device)
         scores = torch.cat([self._group_logits(encoded, group) for group in groups])
         return scores[torch.tensor([index for group in groups for index in group]).argsort().to(scores.device)]
+
+    def _encode(self, requests: Sequence[str], tools: Sequence[str]) -> Any:
+        return self._tokenizer(
+            list(requests), list(tools), truncation="only_second", max_length=self._max_length, verbose=False
+        )
 
     def _group_logits(self, encoded: Any, group: Sequence[int]) -> Tensor:
         rows = {name: [values[index] for index in group] for name, values in encoded.items()}
@@ -99,7 +102,8 @@ class CrossEncoderReranker:
         with torch.inference_mode():
             for start in range(0, len(order), size):
                 rows = order[start : start + size]
-                scores[rows] = self.logits(*zip(*(pairs[i] for i in rows), strict=True)).float().cpu().numpy()
+                encoded = self._encode(*zip(*(pairs[i] for i in rows), strict=True))
+                scores[rows] = self._group_logits(encoded, range(len(rows))).cpu().numpy()
         ends = np.cumsum([len(tools) for tools in documents])[:-1]
         return [part.astype(np.float64) for part in np.split(scores, ends)]
 
