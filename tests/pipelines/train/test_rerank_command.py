@@ -64,14 +64,12 @@ def test_groups_are_left_out_then_all_are_trained_on(config: Path, capsys: pytes
     metrics = json.loads((run / "final" / "metrics.json").read_text())
     assert set(metrics["judged"]["bm25"]["three"]["metrics"]) == {"recall@5", "ndcg@5", "comp@5"}
     assert "three" in (run / "final" / "report.html").read_text()
-    compact = find_reranker(RerankSettings(str(run / "compact")))
     assert metrics["compact"]["bytes"] < 0.1 * metrics["bytes"]
     assert set(metrics["compact"]["judged"]["bm25"]) == {"three"}
     pairs = ["please blorp"], [["tool 1: blorp", "tool 2", "something else"]]
-    [whole], [small] = (
-        load_model(parts, "cpu").score(*pairs) for parts in (find_reranker(RerankSettings(str(run))), compact)
-    )
-    assert np.allclose(whole, small, atol=5e-3)
+    both = (RerankSettings(str(path), engine="transformers") for path in (run, run / "compact"))
+    [whole], [small] = (load_model(find_reranker(settings), "cpu").score(*pairs) for settings in both)
+    assert np.allclose(whole, small, atol=5e-4)
     assert train(command) == 0
     assert "training the reranker" not in capsys.readouterr().err
 

@@ -159,7 +159,8 @@ def served(language_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         "feedback": folder / "feedback",
         "reports": "{}",
         "port": 0,
-        "deadline_ms": 30_000,
+        "deadline_ms": 60_000,
+        "max_deadline_ms": 60_000,
         "watch_seconds": 0.2,
         "detection_threshold": 0.4,
     }
