@@ -57,8 +57,9 @@ def tune_from(base: str, data: Path, text: str) -> dict[str, Any]:
     facts = index.with_suffix(".json")
     if not facts.exists():
         train = "retrievers.dense.train"
-        flags = [f"dataset={data.name}", f"index={index}", f"catalogue={data}", f"text={text}"]
-        flags += [f"retrievers.dense.model={BASES[base]}", f"{train}.data=[{{path: {data}}}]", f"{train}.epochs=1"]
+        flags = [f"dataset={data.name}", f"index={ROOT}/<dataset>/{base}", f"text={text}"]
+        flags += [f"retrievers.dense.model={BASES[base]}", f"catalogue={ROOT}/data/<dataset>", f"{train}.epochs=1"]
+        flags += [f"{train}.data=[{{path: {ROOT}/data/<dataset>}}]"]
         flags += [f"{train}.batch_size={BATCH}", f"{train}.candidates=64", f"{train}.max_length=64"]
         began = time.process_time()
         build_index(configs.load(Path("configs/index/tuned.yaml"), IndexConfig, flags), make_context("cpu"))
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Tune and compare on each data set."""
     parser = make_parser(__doc__)
     parser.add_argument("data", nargs="+", type=Path)
-    parser.add_argument("--queries", type=int, default=2560, help="training queries; 32 are a step")
+    parser.add_argument("--queries", type=int, default=1280, help="training queries; 32 are a step")
     parser.add_argument("--judged", type=int, default=300, help="queries of dev and of test")
     parser.add_argument("--tools", type=int, default=600, help="tools, or as many as the queries need")
     options = parser.parse_args(arguments)
@@ -97,8 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trained = {base: tune_from(base, part, text) for base in BASES}
         results[source.name] = {"dev": trained, **compare_bases(part)}
         for base, facts in trained.items():
-            scores = " ".join(f"{facts[when]['recall@5']:.3f}" for when in ("before", "after"))
-            print(f"{source.name} {base}: dev R@5 {scores}, blend {facts['blend']}, {facts['cpu_seconds']} CPU s")
+            before, after = facts["before"]["recall@5"], facts["after"]
+            scores = f"dev R@5 {before:.3f} {after:.3f}, blend {facts['blend']}"
+            print(f"{source.name} {base}: {scores}, {facts['cpu_seconds']} CPU s")
         print(f"{source.name} test R@5 {results[source.name]['test']}, p {results[source.name]['p']:.3f}", flush=True)
         write_json(options.out, {"machine": machine(), "results": results})
 
