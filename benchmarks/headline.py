@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from harness import machine, make_parser, write_json
-from headline_sets import JudgedSet, judged_sets, write_judged
+from headline_sets import JudgedSet, count_shared, judged_sets, write_judged
 from headline_table import SetResult, markdown, read_published, read_result, set_rows, write_csv, write_means
 
 from pipelines import config as configs
@@ -119,7 +119,9 @@ def main(arguments: list[str] | None = None) -> None:
     write_csv(options.csv, set_rows(results, published))
     write_means(ROOT / "mean", results)
     print(markdown(results, published))
-    facts: dict[str, Any] = {"machine": machine(), "sets": [result.name for result in results]}
+    shared = count_shared(config, sets, options.data)
+    print(f"\nTools with the description of one that was trained on: {shared}")
+    facts: dict[str, Any] = {"machine": machine(), "shared": shared}
     write_json(options.out, facts | {"table": markdown(results, published)})
 
 

@@ -6,6 +6,8 @@ without a test of its own keeps its other queries for training; a training query
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +18,9 @@ from pipelines.train.rerank.sets import TO_JUDGE, load_set
 from pipelines.train.rerank.settings import RerankConfig, RerankSource
 
 JUDGES = Path("configs/rerank/lm-1.5b.yaml")
-"""Config that names the sets and the number of their queries."""
+"""Config that names the sets, the number of their queries, and the sets that encoders and rerankers learned from."""
+MIN_WORDS = 4
+"""Words of a description by which a tool is recognised in another catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +66,16 @@ def write_judged(judged: JudgedSet, config: RerankConfig, folder: Path) -> None:
     }
     kept = [data.queries[query] for own in gold.values() for query in own]
     write_dataset(folder, data.tools, [*queries, *kept], {**gold, "test": test})
+
+
+def count_shared(config: RerankConfig, sets: Sequence[JudgedSet], data: Path) -> dict[str, int]:
+    """Set -> tools whose description is also that of a tool in a catalogue that was trained on."""
+    sources = [data / source.name for group in config.groups.values() for source in group]
+    known = {words for source in sources for words in _descriptions(str(source))}
+    return {judged.name: sum(words in known for words in _descriptions(judged.source.path)) for judged in sets}
+
+
+def _descriptions(path: str) -> list[str]:
+    """Descriptions of some length, without case, spaces and signs."""
+    words = [re.findall(r"\w+", tool.description.lower()) for tool in load_dataset(path).tools]
+    return [" ".join(own) for own in words if len(own) >= MIN_WORDS]

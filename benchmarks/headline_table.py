@@ -42,6 +42,8 @@ SYSTEMS: Mapping[str, System] = {
     "lm-1.5b": System("hybrid, 20 tools reranked by 1.5B", "hybrid"),
     "labels": System("labels of your own: MassTool on `bundled:tools`", "hybrid"),
 }
+SHARED = ("toollens", "toolbench", "nl2bash")
+"""Sets whose tools are, in part or all, in catalogues that encoders and rerankers learned from."""
 MORE = ("use", "multilingual", "use-hybrid", "multilingual-hybrid", "use-languages")
 """Systems of the CSV that are no row of the table."""
 Values = dict[str, dict[str, np.ndarray]]
@@ -117,19 +119,21 @@ def _p(test: tuple[float, float] | None) -> str:
 
 def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]]) -> str:
     """The table of means; `n` is shown where a row has fewer sets than the others."""
-    head = "| | R@5 | N@5 | C@5 | against MiniLM | against | CPU ms |"
-    lines, known = [head, "|---|---|---|---|---|---|---|"], {result.name for result in results}
+    head = "| | R@5 | N@5 | C@5 | R@5, new tools | against MiniLM | against | CPU ms |"
+    lines, known = [head, "|---|---|---|---|---|---|---|---|"], {result.name for result in results}
     for name, system in SYSTEMS.items():
         own = [result for result in results if name in result.values]
         elsewhere = [row for row in published if row["system"] == name and row["set"] in known]
         if own:
             means = [np.mean([result.values[name][metric].mean() for result in own]) for metric in METRICS]
+            means.append(mean_recall({one.name: one.values[name][CHOICE].mean() for one in own}))
             base = count(corrected(own, name, BASE)) if name != BASE else ""
             rival = count(corrected(own, name, system.against)) if system.against else ""
             timed = [result.cpu_ms[name] for result in own if name in result.cpu_ms]
             spent = f"{np.mean(timed):.1f}" if timed else ""
         elif elsewhere:
             means = [np.mean([float(row[metric]) for row in elsewhere]) for metric in METRICS]
+            means.append(mean_recall({row["set"]: float(row[CHOICE]) for row in elsewhere}))
             base, rival, spent = "", count(_published_tests(elsewhere, published)), ""
         else:
             continue
@@ -138,6 +142,12 @@ def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]
         against = f"{system.against}: {rival}" if rival else ""
         lines.append(f"| {system.title}{few} | {' | '.join(cells)} | {base} | {against} | {spent} |")
     return "\n".join(lines)
+
+
+def mean_recall(recalls: Mapping[str, float]) -> float:
+    """Mean over the sets whose tools no training set has; over all, if there are no others."""
+    new = [value for name, value in recalls.items() if name not in SHARED]
+    return float(np.mean(new or list(recalls.values())))
 
 
 def _published_tests(
@@ -175,6 +185,9 @@ def write_means(folder: Path, results: Sequence[SetResult]) -> None:
                 metric: round(float(np.mean([result.values[name][metric].mean() for result in own])), 6)
                 for metric in METRICS
             }
+            systems[name][f"{CHOICE} of new tools"] = mean_recall(
+                {one.name: float(one.values[name][CHOICE].mean()) for one in own}
+            )
             systems[name] |= {f"{CHOICE} of {one.name}": float(one.values[name][CHOICE].mean()) for one in own}
     facts = {"dataset": "judged", "queries": sum(result.queries for result in results), "systems": systems}
     write_files(folder, {"metrics.json": as_json(facts), "environment.json": as_json(environment())})

@@ -38,7 +38,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two data sets, and configs of BM25 alone that take the place of the real ones."""
-    tools = [Tool(f"t{number}", f"tool {number}", f"word{number} thing") for number in range(6)]
+    tools = [Tool(f"t{number}", f"tool {number}", f"word{number} thing of some use") for number in range(6)]
     queries = [Query(f"q{number}", f"word{number % 6} please {number // 12}") for number in range(24)]
     gold = {query.id: frozenset({f"t{int(query.id[1:]) % 6}"}) for query in queries}
     (tmp_path / "data").mkdir()
@@ -46,7 +46,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     halves = dict(list(gold.items())[:12]), dict(list(gold.items())[12:])
     write_dataset(tmp_path / "data/split", tools, queries, dict(zip(("train", "test"), halves, strict=True)))
     bm25 = "retrievers:\n  bm25: {kind: bm25}\n"
+    learned = [*tools[:2], Tool("t9", "another", "Word2, thing of some use"), Tool("t8", "short", "word3 thing")]
+    write_dataset(tmp_path / "data/learned", learned, queries[:1], {"train": dict(list(gold.items())[:1])})
     source = (ROOT / "configs/rerank/lm-1.5b.yaml").read_text()
+    groups = "groups: {one: [{path: data/learned}]}\njudged: [{path: data/own}, {path: data/split}]\ntraining"
     files = {
         "index/headline.yaml": "index: runs/headline/<dataset>/index\ncatalogue: runs/headline/data/<dataset>\n"
         f"dataset: x\n{bm25}",
@@ -54,9 +57,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "index: runs/headline/<dataset>/index\nmetrics: [recall@5, ndcg@5, comp@5]\n"
         "rewriters: {rules: {template: needs, backend: {kind: rules}}}\nsystems:\n  minilm: {retriever: bm25}\n"
         "  bm25: {retriever: bm25}\n  rules: {retriever: bm25, rewriter: rules, fusion: {raw: 0.6}}\n",
-        "rerank/lm-1.5b.yaml": re.sub(
-            r"judged:\n(  - .*\n)+", "judged: [{path: data/own}, {path: data/split}]\n", source
-        ).replace("max_judged: 300", "max_judged: 6"),
+        "rerank/lm-1.5b.yaml": re.sub(r"groups:.*\ntraining", groups, source, flags=re.DOTALL).replace(
+            "max_judged: 300", "max_judged: 6"
+        ),
     }
     for name, text in files.items():
         (tmp_path / "configs" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +107,11 @@ def test_the_command_writes_table_csv_and_means(
     before = (place / "runs/headline/own/headline.json").read_text()
     benchmark.main(["data", "--no-labels"])
     assert (place / "runs/headline/own/headline.json").read_text() == before  # finished sets are not run again
+
+
+def test_tools_that_were_trained_on_are_counted(benchmark: ModuleType, place: Path) -> None:
+    config, sets = benchmark.judged_sets(Path("data"), ["own"])
+    assert benchmark.count_shared(config, sets, place / "data") == {"own": 3}  # by its words, two of the three by name
 
 
 def test_sets_are_better_or_worse_after_correction(benchmark: ModuleType) -> None:
