@@ -28,6 +28,8 @@ class System:
 
     title: str
     against: str
+    gpu: str = ""
+    """Milliseconds per query on an H200, from the reranking note: with 256 queries at once, and alone."""
 
 
 SYSTEMS: Mapping[str, System] = {
@@ -38,8 +40,8 @@ SYSTEMS: Mapping[str, System] = {
     "hybrid": System("and BM25, scores added", "tools"),
     "languages": System("other languages by `bundled:tools-multilingual`", "hybrid"),
     "rules": System("hybrid, clauses of the request searched too (`rules`)", "hybrid"),
-    "cross-encoder": System("both by ranks, 20 tools reranked by 22M", "old"),
-    "lm-1.5b": System("hybrid, 20 tools reranked by 1.5B", "hybrid"),
+    "cross-encoder": System("both by ranks, 20 tools reranked by 22M", "old", "GPU 8, 12"),
+    "lm-1.5b": System("hybrid, 20 tools reranked by 1.5B", "hybrid", "GPU 18, 100"),
     "labels": System("labels of your own: MassTool on `bundled:tools`", "hybrid"),
 }
 SHARED = ("toollens", "toolbench", "nl2bash")
@@ -119,7 +121,7 @@ def _p(test: tuple[float, float] | None) -> str:
 
 def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]]) -> str:
     """The table of means; `n` is shown where a row has fewer sets than the others."""
-    head = "| | R@5 | N@5 | C@5 | R@5, new tools | against MiniLM | against | CPU ms |"
+    head = "| | R@5 | N@5 | C@5 | R@5, new tools | against MiniLM | against | ms |"
     lines, known = [head, "|---|---|---|---|---|---|---|---|"], {result.name for result in results}
     for name, system in SYSTEMS.items():
         own = [result for result in results if name in result.values]
@@ -130,11 +132,11 @@ def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]
             base = count(corrected(own, name, BASE)) if name != BASE else ""
             rival = count(corrected(own, name, system.against)) if system.against else ""
             timed = [result.cpu_ms[name] for result in own if name in result.cpu_ms]
-            spent = f"{np.mean(timed):.1f}" if timed else ""
+            spent = f"CPU {np.mean(timed):.1f}" if timed else ""
         elif elsewhere:
             means = [np.mean([float(row[metric]) for row in elsewhere]) for metric in METRICS]
             means.append(mean_recall({row["set"]: float(row[CHOICE]) for row in elsewhere}))
-            base, rival, spent = "", count(_published_tests(elsewhere, published)), ""
+            base, rival, spent = "", count(_published_tests(elsewhere, published)), system.gpu
         else:
             continue
         few = "" if len(own or elsewhere) == len(results) else f" ({len(own or elsewhere)} sets)"

@@ -163,3 +163,18 @@ def test_a_part_of_a_data_set_has_the_tools_that_its_queries_need(benchmark: Mod
     needed = {tool for gold in data.gold.values() for tools in gold.values() for tool in tools}
     assert needed <= {tool.id for tool in data.tools}
     assert len(data.tools) == max(4, len(needed))
+
+
+def test_the_picture_is_that_of_the_published_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = (ROOT / "docs/pictures/headline.svg").read_text()
+    with (FIGURES / "headline.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import plot
+
+    for system, title in plot.STEPS.items():
+        values = [float(row["recall@5"]) for row in rows if row["system"] == system]
+        assert len(values) == 10, system
+        assert f">{np.mean(values):.3f}<" in picture, f"{system}: run `python docs/plot.py`"
+        assert f">{title}<" in picture
+    sys.modules.pop("plot")
