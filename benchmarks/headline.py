@@ -11,7 +11,6 @@ runs/headline` compares the figures with the published ones. About an hour of on
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from harness import machine, make_parser, write_json
 from headline_sets import JudgedSet, count_shared, judged_sets, write_judged
-from headline_table import SetResult, markdown, read_published, read_result, set_rows, write_csv, write_means
+from headline_table import CPU, SetResult, markdown, read_published, read_result, set_rows, write_csv, write_means
 
 from pipelines import config as configs
 from pipelines.context import make_context
@@ -37,38 +36,36 @@ from retrievers.kind import Context
 
 ROOT = Path("runs/headline")
 LABELS = "labels"
-FACTS = "headline.json"
 TIMED = 30
 """Queries per set whose time is measured, in three rounds."""
 ROUNDS = 3
 
 
 def load_config(judged: JudgedSet, labels: bool) -> EvalConfig:
-    """The evaluation of a set, with or without the system that is trained on its labels."""
-    config = configs.load(Path("configs/eval/headline.yaml"), EvalConfig, [f"dataset={judged.name}"])
-    systems = {name: system for name, system in config.systems.items() if labels or name != LABELS}
+    """The evaluation of a set: of all systems but the one that is trained on its labels, or of that one."""
+    flags = [f"dataset={judged.name}"] + ["output=runs/headline/<dataset>/eval-labels"] * labels
+    config = configs.load(Path("configs/eval/headline.yaml"), EvalConfig, flags)
+    systems = {name: system for name, system in config.systems.items() if (name == LABELS) == labels}
     return replace(config, systems=systems)
 
 
 def run_set(judged: JudgedSet, sets: RerankConfig, labels: bool, context: Context) -> SetResult:
     """Write, index and evaluate one set, as far as that is not done."""
-    folder, data = ROOT / judged.name, ROOT / "data" / judged.name
-    config = load_config(judged, labels)
+    data = ROOT / "data" / judged.name
     if not data.exists():
         data.parent.mkdir(parents=True, exist_ok=True)
         write_judged(judged, sets, data)
-    for name in ("headline", "headline-labels")[: 1 + labels]:
+    for with_labels, name in list(enumerate(("headline", "headline-labels")))[: 1 + labels]:
+        config = load_config(judged, bool(with_labels))
         index = configs.load(Path(f"configs/index/{name}.yaml"), IndexConfig, [f"dataset={judged.name}"])
         if not (Path(index.index) / "manifest.json").exists():
             build_index(index, context)
-    done = json.loads((folder / FACTS).read_text()) if (folder / FACTS).exists() else {}
-    if set(done.get("systems", ())) != set(config.systems):
-        write_evaluation(evaluate(config, context))
-        training = sum(len(load_dataset(str(data)).gold.get(split, {})) for split in ("train", "dev"))
-        done = {"name": judged.name, "official": judged.official, "training_queries": training}
-        done |= {"systems": list(config.systems), "cpu_ms": measure_cpu(config, context)}
-        write_files(folder, {FACTS: as_json(done)})
-    return read_result(folder, done)
+        if not (Path(config.output) / CPU).exists():
+            write_evaluation(evaluate(config, context))
+            write_files(Path(config.output), {CPU: as_json({"cpu_ms": measure_cpu(config, context)})})
+    training = sum(len(load_dataset(str(data)).gold.get(split, {})) for split in ("train", "dev"))
+    folders = [Path(load_config(judged, bool(number)).output) for number in range(1 + labels)]
+    return read_result(judged.name, folders, training, judged.official)
 
 
 def measure_cpu(config: EvalConfig, context: Context) -> dict[str, float]:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,8 @@ from pipelines.runs import as_json, environment, write_files
 METRICS = ("recall@5", "ndcg@5", "comp@5")
 CHOICE = "recall@5"
 BASE = "minilm"
+CPU = "cpu.json"
+"""File of the CPU time per query, beside the run folder's own files."""
 PUBLISHED = Path("docs/figures/headline-h200.csv")
 """Figures of the reranking note per set, measured on an H200."""
 
@@ -65,17 +66,19 @@ class SetResult:
     cpu_ms: Mapping[str, float]
 
 
-def read_result(folder: Path, facts: Mapping[str, Any]) -> SetResult:
-    """The result of a set: scores per query of its run folder, and what the benchmark noted beside them."""
-    lines = [json.loads(line) for line in (folder / "eval" / "queries.jsonl").read_text().splitlines()]
-    values = {
-        system: {metric: np.array([line["scores"][system][metric] for line in lines]) for metric in METRICS}
-        for system in lines[0]["scores"]
-    }
-    tools = json.loads((folder / "eval" / "metrics.json").read_text())["tools"]
-    return SetResult(
-        facts["name"], len(lines), tools, facts["training_queries"], facts["official"], values, facts["cpu_ms"]
-    )
+def read_result(name: str, folders: Sequence[Path], training_queries: int, official: bool) -> SetResult:
+    """The result of a set: scores per query of its run folders, and the CPU time noted beside them."""
+    values: Values = {}
+    cpu_ms: dict[str, float] = {}
+    for folder in folders:
+        lines = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
+        for system in lines[0]["scores"]:
+            values[system] = {
+                metric: np.array([line["scores"][system][metric] for line in lines]) for metric in METRICS
+            }
+        cpu_ms |= json.loads((folder / CPU).read_text())["cpu_ms"]
+    tools = json.loads((folders[0] / "metrics.json").read_text())["tools"]
+    return SetResult(name, len(lines), tools, training_queries, official, values, cpu_ms)
 
 
 def corrected(results: Sequence[SetResult], system: str, rival: str) -> dict[str, tuple[float, float]]:
@@ -110,8 +113,12 @@ def set_rows(results: Sequence[SetResult], published: Sequence[Mapping[str, str]
                 | {"p_against": _p(p_values[rival] if rival else None)}
                 | {"cpu_ms": f"{result.cpu_ms[system]:.2f}" if system in result.cpu_ms else ""}
                 | {"machine": "cpu"}
+                | {
+                    "training_queries": str(result.training_queries),
+                    "split": "official" if result.official else "random",
+                }
             )
-        rows.extend(dict(row) for row in published if row["system"] == system)
+        rows.extend({**row, "training_queries": "", "split": ""} for row in published if row["system"] == system)
     return rows
 
 

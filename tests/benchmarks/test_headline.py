@@ -104,9 +104,9 @@ def test_the_command_writes_table_csv_and_means(
     assert means["queries"] == sum(map(len, judged))
     assert means["systems"]["bm25"]["recall@5 of own"] == 1.0
     assert json.loads((place / "facts.json").read_text())["table"] in table
-    before = (place / "runs/headline/own/headline.json").read_text()
+    before = (place / "runs/headline/own/eval/cpu.json").read_text()
     benchmark.main(["data", "--no-labels"])
-    assert (place / "runs/headline/own/headline.json").read_text() == before  # finished sets are not run again
+    assert (place / "runs/headline/own/eval/cpu.json").read_text() == before  # finished sets are not run again
 
 
 def test_tools_that_were_trained_on_are_counted(benchmark: ModuleType, place: Path) -> None:
