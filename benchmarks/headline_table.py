@@ -37,14 +37,16 @@ SYSTEMS: Mapping[str, System] = {
     "minilm": System("MiniLM as it comes", ""),
     "bm25": System("BM25", "minilm"),
     "old": System("both by ranks", "bm25"),
-    "tools": System("`bundled:tools`", "old"),
-    "hybrid": System("and BM25, scores added", "tools"),
-    "languages": System("other languages by `bundled:tools-multilingual`", "hybrid"),
-    "rules": System("hybrid, clauses of the request searched too (`rules`)", "hybrid"),
+    "tools": System("`bundled:tools`, tuned on others", "old"),
+    "hybrid": System("hybrid: `bundled:tools` and BM25, scores added", "tools"),
+    "languages": System("hybrid by language: the default", "hybrid"),
+    "rules": System("hybrid and `rules`, which search clauses too", "hybrid"),
     "cross-encoder": System("both by ranks, 20 tools reranked by 22M", "old", "GPU 8, 12"),
     "lm-1.5b": System("hybrid, 20 tools reranked by 1.5B", "hybrid", "GPU 18, 100"),
     "labels": System("labels of your own: MassTool on `bundled:tools`", "hybrid"),
 }
+SHORT = {"minilm": "MiniLM", "bm25": "BM25", "old": "both by ranks", "tools": "`bundled:tools`", "hybrid": "hybrid"}
+"""Rows that others are compared with, in the table."""
 SHARED = ("toollens", "toolbench", "nl2bash")
 """Sets whose tools are, in part or all, in catalogues that encoders and rerankers learned from."""
 MORE = ("use", "multilingual", "use-hybrid", "multilingual-hybrid", "use-languages")
@@ -128,7 +130,7 @@ def _p(test: tuple[float, float] | None) -> str:
 
 def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]]) -> str:
     """The table of means; `n` is shown where a row has fewer sets than the others."""
-    head = "| | R@5 | N@5 | C@5 | R@5, new tools | against MiniLM | against | ms |"
+    head = "| | R@5 | N@5 | C@5 | R@5, new tools | than MiniLM | than another row | ms |"
     lines, known = [head, "|---|---|---|---|---|---|---|---|"], {result.name for result in results}
     for name, system in SYSTEMS.items():
         own = [result for result in results if name in result.values]
@@ -146,11 +148,18 @@ def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]
             base, rival, spent = "", count(_published_tests(elsewhere, published)), system.gpu
         else:
             continue
-        few = "" if len(own or elsewhere) == len(results) else f" ({len(own or elsewhere)} sets)"
+        few = "" if len(own or elsewhere) == len(results) else _note_sets(own, system)
         cells = [f"{mean:.3f}".removeprefix("0") for mean in means]
-        against = f"{system.against}: {rival}" if rival else ""
+        against = f"{SHORT[system.against]}: {rival}" if rival else ""
         lines.append(f"| {system.title}{few} | {' | '.join(cells)} | {base} | {against} | {spent} |")
     return "\n".join(lines)
+
+
+def _note_sets(own: Sequence[SetResult], system: System) -> str:
+    """The number of sets of a row that has not all, and R@5 of its rival on the same sets."""
+    rival = [result.values[system.against][CHOICE].mean() for result in own if system.against in result.values]
+    beside = f", where {SHORT[system.against]} has {np.mean(rival):.3f}".replace(" 0.", " .") if rival else ""
+    return f" ({len(own)} sets{beside})"
 
 
 def mean_recall(recalls: Mapping[str, float]) -> float:

@@ -130,6 +130,20 @@ def test_sets_are_better_or_worse_after_correction(benchmark: ModuleType) -> Non
     assert count(corrected(sets, "new", "gone")) == ""
 
 
+def test_a_row_of_few_sets_names_its_rival_there(benchmark: ModuleType) -> None:
+    from headline_table import METRICS, SetResult, markdown
+
+    def result(name: str, **recalls: float) -> SetResult:
+        values = {system: {metric: np.full(9, value) for metric in METRICS} for system, value in recalls.items()}
+        return SetResult(name, 9, 9, 0, True, values, {"hybrid": 2.0})
+
+    table = markdown([result("sgd", hybrid=0.5, labels=0.9), result("n8n", hybrid=0.9)], [])
+    hybrid, labels = table.split("\n")[2:]
+    assert "| .700 | .700 | .700 | .700 |" in hybrid
+    assert hybrid.endswith("| CPU 2.0 |")
+    assert "(1 sets, where hybrid has .500) | .900 |" in labels
+
+
 def test_figures_of_rerankers_are_those_of_the_note() -> None:
     note = (ROOT / "docs/notes/2026-11-18-reranking.md").read_text()
     with (FIGURES / "headline-h200.csv").open(newline="") as stream:
