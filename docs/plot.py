@@ -1,6 +1,8 @@
 """Draw the pictures of docs/generated/matrix.md from docs/figures/rows.csv, which `rewrite-eval matrix` writes.
 
-python docs/plot.py [CSV] [FOLDER]
+Then that of the README from docs/figures/headline.csv, which `benchmarks/headline.py` writes.
+
+python docs/plot.py [CSV] [FOLDER] [HEADLINE]
 """
 
 from __future__ import annotations
@@ -30,6 +32,22 @@ COLOURS = {
 }
 REWRITERS = ("none", "rules", "zero-shot", "sft", "aligned")
 PROTOCOLS = {"official": "official", "unseen-tools": "unseen tools"}
+STEPS = {
+    "bm25": "BM25",
+    "minilm": "MiniLM as it comes",
+    "old": "both, by ranks",
+    "cross-encoder": "both, by ranks, and a 22M reranker",
+    "tools": "bundled:tools",
+    "hybrid": "bundled:tools and BM25",
+    "languages": "the same, by language: the default",
+    "lm-1.5b": "bundled:tools and BM25, and a 1.5B reranker (GPU)",
+    "labels": "labels of your own: MassTool",
+}
+"""Systems of the README's picture, from below."""
+FREE = ("tools", "hybrid", "languages")
+"""Those with an encoder that ships tuned."""
+PAID = {"lm-1.5b": COLOURS["toolweaver"], "cross-encoder": COLOURS["toolweaver"], "labels": COLOURS["masstool"]}
+"""Rerankers, and training on labels of the catalogue."""
 Row = dict[str, str]
 
 
@@ -84,11 +102,41 @@ def save(path: Path, title: str, panels: dict[str, list[Row]], draw: object, *ar
     plt.close(figure)
 
 
-def main(source: Path = DOCS / "figures" / "rows.csv", folder: Path = DOCS / "pictures") -> None:
-    """Draw all three pictures."""
-    plt.rcParams.update({"svg.hashsalt": "toolrewrite", "svg.fonttype": "none"})
+def draw_headline(rows: list[Row], path: Path) -> None:
+    """A bar per system, the mean R@5 of all sets, and a dot per set."""
+    figure, axes = plt.subplots(figsize=(9, 3.6))
+    for height, system in enumerate(STEPS):
+        values = [recall(row) for row in select(rows, system=system)]
+        mean = sum(values) / len(values)
+        colour = PAID.get(system, COLOURS["dense-tuned" if system in FREE else "dense"])
+        axes.barh(height, mean, color=colour, alpha=0.35)
+        axes.plot(values, [height] * len(values), ".", color=colour, markersize=5)
+        axes.annotate(f"{mean:.3f}", (0.01, height), va="center", fontsize=8)
+    axes.set_yticks(range(len(STEPS)), list(STEPS.values()), fontsize=8)
+    axes.set_xlim(0, 1)
+    axes.set_title(
+        "R@5 on ten catalogues left out of all training but that of the last row (dot: one of them)", fontsize=9
+    )
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def read_rows(source: Path) -> list[Row]:
+    """The rows of a CSV file."""
     with source.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+        return list(csv.DictReader(stream))
+
+
+def main(
+    source: Path = DOCS / "figures" / "rows.csv",
+    folder: Path = DOCS / "pictures",
+    headline: Path = DOCS / "figures" / "headline.csv",
+) -> None:
+    """Draw all four pictures."""
+    plt.rcParams.update({"svg.hashsalt": "toolrewrite", "svg.fonttype": "none"})
+    draw_headline(read_rows(headline), folder / "headline.svg")
+    rows = read_rows(source)
     official = {title: select(rows, dataset=name, protocol="official") for name, title in SETS.items()}
     title = "R@5 against milliseconds per query (square: GPU; r rules, z zero-shot, s SFT, a aligned)"
     save(folder / "quality-latency.svg", title, official, latency)
