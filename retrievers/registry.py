@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -69,10 +70,16 @@ def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
     return settings
 
 
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    """Types of a dataclass's fields; finding them takes a millisecond."""
+    return get_type_hints(kind)
+
+
 def _decode(kind: Any, value: Any) -> Any:
     """Dataclasses and tuples out of JSON's dicts and lists."""
     if is_dataclass(kind) and isinstance(value, dict):
-        hints = get_type_hints(kind)
+        hints = _field_types(kind)
         return kind(**{key: _decode(hints[key], item) for key, item in value.items()})  # type: ignore[operator]
     if isinstance(value, list):
         return tuple(_decode(get_args(kind)[0], item) for item in value)
