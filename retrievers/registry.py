@@ -10,7 +10,7 @@ from dataclasses import asdict, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from retrievers.errors import BadInput, IndexBroken, ModelMissing
 from retrievers.generative.settings import ToolGenSettings
@@ -79,7 +79,7 @@ def _field_types(kind: type) -> dict[str, Any]:
 def _decode(kind: Any, value: Any) -> Any:
     """Dataclasses and tuples out of JSON's dicts and lists."""
     if is_dataclass(kind) and isinstance(value, dict):
-        hints = _field_types(kind)
+        hints = _field_types(cast(type, kind))
         return kind(**{key: _decode(hints[key], item) for key, item in value.items()})  # type: ignore[operator]
     if isinstance(value, list):
         return tuple(_decode(get_args(kind)[0], item) for item in value)
