@@ -98,6 +98,23 @@ class GatewayProcess(ChildProcess):
     def megabytes(self) -> float:
         return float(psutil.Process(self.process.pid).memory_info().rss) / 1e6
 
+    def own_megabytes(self) -> float:
+        """Memory without pages of mapped files, which the system takes back when it needs them; NaN elsewhere."""
+        try:
+            lines = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            return float("nan")
+        return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("Anonymous:")), float("nan"))
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all threads, to the nanosecond where the system has it."""
+        try:
+            files = list(Path(f"/proc/{self.process.pid}/task").glob("*/schedstat"))
+            return sum(int(file.read_text().split()[0]) for file in files) / 1e9
+        except (OSError, ValueError, IndexError):
+            times = psutil.Process(self.process.pid).cpu_times()
+            return float(times.user + times.system)
+
 
 class Exchange(NamedTuple):
     """One request with its answer, from the first byte out to the end of the client's work on the answer."""

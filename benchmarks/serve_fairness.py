@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import shutil
 import statistics
@@ -53,6 +54,10 @@ class PoliteFigures:
     unhealthy: int = 0
     memory: list[float] = field(default_factory=list)
     """Megabytes of the server."""
+    own_memory: list[float] = field(default_factory=list)
+    """The same without pages of mapped files."""
+    in_the_way: list[float] = field(default_factory=list)
+    """CPU seconds of the server during each request."""
 
     def add(self, other: PoliteFigures) -> None:
         """Add a round."""
@@ -61,6 +66,8 @@ class PoliteFigures:
         self.health += other.health
         self.unhealthy += other.unhealthy
         self.memory += other.memory
+        self.own_memory += other.own_memory
+        self.in_the_way += other.in_the_way
 
     def lost(self) -> int:
         """Requests without a result."""
@@ -76,7 +83,9 @@ class PoliteFigures:
             "p99_ms": round(1000 * percentile(self.latencies, 0.99), 1),
             "health_p99_ms": round(1000 * percentile(self.health, 0.99), 1),
             "health_lost": self.unhealthy,
-            "memory_mb": round(max(self.memory, default=float("nan"))),
+            "memory_mb": round(max(self.memory, default=0.0)),
+            "own_memory_mb": round(max(filter(math.isfinite, self.own_memory), default=0.0)),
+            "in_the_way_ms": [round(1000 * percentile(self.in_the_way, share), 1) for share in (0.5, 0.9, 0.99)],
         }
 
 
@@ -119,11 +128,13 @@ async def measure_polite(server: FairnessServer, seconds: float, rate: float) ->
 
     async def search_at_rate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: str) -> None:
         while time.monotonic() < until:
+            request, used = make_request(key, {"utterance": next(utterances()), "k": 10}), server.cpu_seconds()
             began = time.monotonic()
-            writer.write(make_request(key, {"utterance": next(utterances()), "k": 10}))
+            writer.write(request)
             status, _ = await read_answer(reader)
             seconds = time.monotonic() - began
             figures.latencies.append(seconds)
+            figures.in_the_way.append(server.cpu_seconds() - used)
             figures.statuses[str(status)] += 1
             await asyncio.sleep(max(0.0, random.uniform(0.5, 1.5) / rate - seconds))
 
@@ -141,6 +152,7 @@ async def measure_polite(server: FairnessServer, seconds: float, rate: float) ->
                 figures.unhealthy += 1
             figures.health.append(time.monotonic() - began)
             figures.memory.append(server.megabytes())
+            figures.own_memory.append(server.own_megabytes())
             await asyncio.sleep(PROBE_SECONDS)
 
     await asyncio.gather(probe(), *(client(server.keys[f"polite-{number}"]) for number in range(NUM_POLITE)))
@@ -208,6 +220,7 @@ def print_row(row: dict[str, Any]) -> None:
         f"{row['kind']:14} {row['clients']:3} {row['code']:6} polite p50 {idle['p50_ms']:7} -> {beside['p50_ms']:8}  "
         f"p99 {idle['p99_ms']:7} -> {beside['p99_ms']:8} ms (x{beside['p99_ms'] / idle['p99_ms']:.1f}; not attacked "
         f"{control['p50_ms']}, {control['p99_ms']}, x{beside['p99_ms'] / control['p99_ms']:.1f})  "
+        f"in the way {idle['in_the_way_ms']} -> {beside['in_the_way_ms']} ms  "
         f"lost {beside['lost']} of {beside['requests']}  health p99 {beside['health_p99_ms']} ms, "
         f"lost {beside['health_lost']}  {beside['memory_mb']} MB  hostile {hostile['statuses']}, "
         f"largest {hostile['largest']:,} bytes",
@@ -232,13 +245,17 @@ def run_soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print("not attacked", json.dumps(others.summary()), flush=True)
     hostile = {kind: process.finish() for kind, process in attackers.items()}
     third = max(1, len(total.memory) // 3)
-    memory = [round(statistics.mean(part), 1) for part in (total.memory[:third], total.memory[-third:])]
+    parts = {"memory_thirds_mb": total.memory, "own_memory_thirds_mb": total.own_memory}
+    memory = {
+        name: [round(statistics.mean(part), 1) for part in (values[:third], values[-third:])]
+        for name, values in parts.items()
+    }
     handles = psutil.Process(server.process.pid).num_fds()
     server.end()
     control.end()
     figures_by_name = {"idle": idle, "soak": total, "control": unattacked}
     result: dict[str, Any] = {name: one.summary() for name, one in figures_by_name.items()}
-    result |= {"memory_thirds_mb": memory, "handles": handles, "hostile": hostile}
+    result |= {**memory, "handles": handles, "hostile": hostile}
     print(json.dumps(result))
     return result
 

@@ -44,6 +44,8 @@ class Context:
     """cpu, cuda or mps; None: the best one present."""
     encoders: dict[str, Any] = field(default_factory=dict)
     """Encoders already loaded, by fingerprint of their weights."""
+    artifacts: dict[str, Any] = field(default_factory=dict)
+    """The artifacts that MassTool read last, by the folder and the retriever of an index."""
     vectors: Callable[[str], VectorCache] | None = None
     """Returns the vector cache of a model by its fingerprint; None: a file in `cache`."""
     engine: str = "transformers"

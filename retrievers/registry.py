@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from retrievers.errors import BadInput, IndexBroken, ModelMissing
 from retrievers.generative.settings import ToolGenSettings
@@ -69,10 +70,16 @@ def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
     return settings
 
 
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    """Types of a dataclass's fields; finding them takes a millisecond."""
+    return get_type_hints(kind)
+
+
 def _decode(kind: Any, value: Any) -> Any:
     """Dataclasses and tuples out of JSON's dicts and lists."""
     if is_dataclass(kind) and isinstance(value, dict):
-        hints = get_type_hints(kind)
+        hints = _field_types(cast(type, kind))
         return kind(**{key: _decode(hints[key], item) for key, item in value.items()})  # type: ignore[operator]
     if isinstance(value, list):
         return tuple(_decode(get_args(kind)[0], item) for item in value)

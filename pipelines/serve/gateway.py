@@ -17,6 +17,7 @@ from pipelines.serve.calls.service import CallService
 from pipelines.serve.catalogue.admission import Admission
 from pipelines.serve.catalogue.feedback import FeedbackLog, FeedbackStore
 from pipelines.serve.catalogue.live_index import LiveCatalogue
+from pipelines.serve.catalogue.reading_process import CatalogueReader
 from pipelines.serve.keys import Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.reranking import ServedReranker
@@ -69,6 +70,7 @@ class Gateway:
         self.draining = False
         self.reading = FairSlots(1)
         """Turns of callers whose catalogues are read, which takes seconds for a large one."""
+        self.reader = CatalogueReader()
         self._tasks: list[asyncio.Task[None]] = []
         self._uses_error = ""
 
@@ -97,6 +99,7 @@ class Gateway:
         if self.reranker is not None:
             self.reranker.close()
         await asyncio.to_thread(self.catalogue.close)
+        await asyncio.to_thread(self.reader.close)
 
     async def refresh(self) -> None:
         """Load newer versions of index and rewriter."""

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from retrievers.errors import ModelMismatch, ModelMissing
-from retrievers.files import hash_of
+from retrievers.files import hash_of, hash_unchanged
 
 ADAPTER, CARD = "adapter.safetensors", "card.json"
 MIN_CHANGE = 1e-9  # a tensor that moved less than this is left out
@@ -137,7 +137,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         raise ModelMissing(f"the adapter in {folder} has no readable {CARD}; install or train it again")
     if not (folder / ADAPTER).is_file():
         raise ModelMissing(f"{folder} has a {CARD}, but no {ADAPTER}; install or train it again")
-    if hash_of(folder / ADAPTER) != sha256:
+    if hash_unchanged(folder / ADAPTER) != sha256:
         raise ModelMissing(f"{folder / ADAPTER} is damaged; install or train it again")
     return dict(card)
 

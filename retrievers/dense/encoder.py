@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from retrievers.dense.cpu.folder import NoCpuRuntime
 from retrievers.errors import BadInput, ModelMissing, OutOfMemory
 from retrievers.files import hash_unchanged
 from retrievers.out_of_memory import is_out_of_memory, report_out_of_memory, shorten
+
+if TYPE_CHECKING:
+    from retrievers.kind import Context
 
 log = logging.getLogger("toolrewrite")
 MAX_RECENT = 4_096  # query vectors that are cached: 6 MB of the usual size
@@ -65,6 +68,11 @@ class Encoder:
     def clear_cache(self) -> None:
         """Empty the cache of recent queries, so that a search can be timed."""
         self._recent = {}
+
+    def release_pages(self) -> None:
+        """Give back the pages of the model's file that texts have read, where it is mapped."""
+        if hasattr(self._model, "release_pages"):
+            self._model.release_pages()
 
     def documents(self, texts: Sequence[str]) -> np.ndarray:
         """(texts, dimensions), each row of length 1."""
@@ -122,6 +130,13 @@ def _load_pytorch(folder: Path, device: str | None) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).split("\n")[0]
         raise ModelMissing(f"the model in {folder} cannot be loaded ({reason}); is it a whole model folder?") from error
+
+
+def release_pages(context: Context) -> None:
+    """Give back the pages of all encoders that a context has loaded."""
+    for model in list(context.encoders.values()):  # language models are among them
+        if isinstance(model, Encoder):
+            model.release_pages()
 
 
 def check_device(device: str | None) -> str:

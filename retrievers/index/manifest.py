@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from retrievers.files import PART, Entry, disk_room, is_confined, sync_folder
 
 NAME = "manifest.json"
 FORMAT = 1
+
+
+class OtherFormat(Exception):
+    """A manifest of another format, which it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +85,42 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The bytes on disk, the same for the same content. The last line is the hash of those before it."""
-        whole = asdict(self)
-        for part in whole["retrievers"].values():
-            for later in ("extras", "calibration"):
-                if not part[later]:  # an index without keeps its fingerprint of before there were any
-                    del part[later]
+        whole = {  # by hand: `asdict` copies everything, which takes as long as to write it
+            "text": self.text,
+            "retrievers": {name: _part_facts(part) for name, part in self.retrievers.items()},
+            "segments": [
+                {
+                    "count": segment.count,
+                    "tools": _entry_facts(segment.tools),
+                    "arrays": {name: _entries_facts(named) for name, named in segment.arrays.items()},
+                    "dead": segment.dead,
+                }
+                for segment in self.segments
+            ],
+        }
         facts = json.dumps({"format": FORMAT, **whole}, indent=1, sort_keys=True, ensure_ascii=False)
         body = facts.encode("utf-8", "replace")
         return body[:-2] + f',\n "seal": "{hashlib.sha256(body[:-2]).hexdigest()}"\n}}\n'.encode()
+
+
+def _part_facts(part: Part) -> dict[str, Any]:
+    facts = {
+        "settings": part.settings,
+        "identity": part.identity,
+        "model": part.model,
+        "files": _entries_facts(part.files),
+    }
+    later = {"extras": _entries_facts(part.extras), "calibration": part.calibration}
+    # An index without them keeps its fingerprint of before there were any.
+    return facts | {name: value for name, value in later.items() if value}
+
+
+def _entries_facts(entries: dict[str, Entry]) -> dict[str, Any]:
+    return {name: _entry_facts(entry) for name, entry in entries.items()}
+
+
+def _entry_facts(entry: Entry) -> dict[str, Any]:
+    return {"file": entry.file, "bytes": entry.bytes, "sha256": entry.sha256}
 
 
 def write(folder: Path, manifest: Manifest) -> str:
@@ -124,17 +157,25 @@ def read(folder: Path) -> tuple[Manifest, str]:
     except OSError as error:
         raise IndexBroken(f"{path} cannot be read ({error.strerror})") from error
     try:
-        facts = json.loads(data)
-        if facts["format"] != FORMAT:
-            raise IndexBroken(
-                f"{path} is of format {facts['format']}, this version reads {FORMAT}; build the index again"
-            )
-        manifest = decode(facts)
-        if manifest.encode() != data or not manifest.segments:
-            raise ValueError("the seal is broken")
-        return manifest, fingerprint_of(data)
+        return _decode_sealed(data), fingerprint_of(data)
+    except OtherFormat as error:
+        raise IndexBroken(
+            f"{path} is of format {error.args[0]}, this version reads {FORMAT}; build the index again"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise IndexBroken(f"{path} is damaged; build the index again") from error
+
+
+@lru_cache(maxsize=4)
+def _decode_sealed(data: bytes) -> Manifest:
+    """A manifest out of its bytes, checked; a change of an index reads the same ones three times."""
+    facts = json.loads(data)
+    if facts["format"] != FORMAT:
+        raise OtherFormat(facts["format"])
+    manifest = decode(facts)
+    if manifest.encode() != data or not manifest.segments:
+        raise ValueError("the seal is broken")
+    return manifest
 
 
 def decode(facts: dict[str, Any]) -> Manifest:

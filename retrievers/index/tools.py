@@ -82,9 +82,19 @@ class LiveTools(Mapping[ToolId, Tool]):
         self._rows = {tool: row for row, (tool, alive) in enumerate(zip(ids, live.tolist(), strict=True)) if alive}
 
     def __getitem__(self, tool: ToolId) -> Tool:
+        segment, row = self._locate(tool)
+        return segment[row]
+
+    def line(self, tool: ToolId) -> str:
+        """The tool as it is stored, not decoded."""
+        segment, row = self._locate(tool)
+        return segment.texts[row]
+
+    def _locate(self, tool: ToolId) -> tuple[ToolLines, int]:
+        """The tool's segment, and its row counted from the segment's end."""
         row = self._rows[tool]
         segment = bisect_right(self._ends, row)
-        return self._segments[segment][row - self._ends[segment]]  # counted from the segment's end
+        return self._segments[segment], row - self._ends[segment]
 
     def row_of(self, tool: ToolId) -> int:
         """The tool's row: the lower, the longer it is in the index unchanged."""

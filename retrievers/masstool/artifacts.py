@@ -28,7 +28,7 @@ from retrievers.out_of_memory import report_out_of_memory
 from retrievers.types import ToolId
 
 FORMAT = 2
-WEIGHTS = "masstool.safetensors"
+WEIGHTS, POOL, TRAINED_TOOLS, TRAINING = "masstool.safetensors", "pool.jsonl", "trained_tools.json", "training.json"
 Pair = tuple[str, tuple[ToolId, ...]]
 """A query, and the tools it needs."""
 
@@ -100,14 +100,21 @@ def untrained(settings: MassToolSettings, dimensions: int) -> Artifacts:
 
 def save_artifacts(folder: Path, artifacts: Artifacts) -> None:
     """Write all files; `training.json` last. Matrices take 16 bits; an index is computed with what was written."""
-    (folder / "pool.jsonl").write_bytes(encode_pairs(artifacts.pairs, artifacts.from_dev))
-    (folder / "trained_tools.json").write_text(json.dumps(artifacts.rows))
+    (folder / POOL).write_bytes(encode_pairs(artifacts.pairs, artifacts.from_dev))
+    (folder / TRAINED_TOOLS).write_text(json.dumps(artifacts.rows))
     tools = {name: getattr(artifacts, name) for name in ("trained_texts", "shifts", "signal_shifts")}
     pool = {"keys": artifacts.pool_keys}
     if artifacts.pool_graph is not None:
         pool["graph"] = artifacts.pool_graph
     save_parts(folder / WEIGHTS, {"heads": artifacts.heads.state, "tools": tools, "pool": pool}, {"format": FORMAT})
-    (folder / "training.json").write_text(json.dumps(artifacts.training, indent=1))
+    (folder / TRAINING).write_text(json.dumps(artifacts.training, indent=1))
+
+
+def files_version(folder: Path) -> list[tuple[int, int, int]]:
+    """Size, time of change and inode of each file; the same ones mean the same content."""
+    files = [folder / name for name in (WEIGHTS, POOL, TRAINED_TOOLS, TRAINING)]
+    states = [path.stat() for path in files if path.exists()]
+    return [(state.st_size, state.st_mtime_ns, state.st_ino) for state in states]
 
 
 def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
@@ -126,10 +133,10 @@ def load_artifacts(folder: Path, settings: MassToolSettings) -> Artifacts:
             pool = parts["pool"]
             return Artifacts(
                 serving_heads(settings)(settings, parts["heads"]),
-                rows=json.loads((folder / "trained_tools.json").read_text()),
-                pairs=decode_pairs(pairs_file := (folder / "pool.jsonl").read_bytes()),
+                rows=json.loads((folder / TRAINED_TOOLS).read_text()),
+                pairs=decode_pairs(pairs_file := (folder / POOL).read_bytes()),
                 from_dev=decode_split(pairs_file),
-                training=json.loads((folder / "training.json").read_text()),
+                training=json.loads((folder / TRAINING).read_text()),
                 pool_keys=pool["keys"],
                 pool_graph=pool.get("graph"),
                 **parts["tools"],

@@ -14,7 +14,7 @@ from retrievers.dense.encoder import Encoder
 from retrievers.dense.retriever import Dense, with_graph
 from retrievers.errors import BadInput, ModelMissing
 from retrievers.kind import Arrays, Block, Context
-from retrievers.masstool.artifacts import Artifacts, Pair, load_artifacts, untrained
+from retrievers.masstool.artifacts import Artifacts, Pair, files_version, load_artifacts, untrained
 from retrievers.masstool.pool import Pool
 from retrievers.masstool.retriever import ConfirmedVotes, DetectingMassTool, MassTool
 from retrievers.masstool.settings import MassToolSettings
@@ -75,8 +75,17 @@ class MassToolKind:
         """Artifacts of training, read once."""
         if self._artifacts is None:
             trained, settings = self._trained, self._settings
-            self._artifacts = load_artifacts(trained, settings) if trained else untrained(settings, dimensions)
+            self._artifacts = self._load_artifacts(trained) if trained else untrained(settings, dimensions)
         return self._artifacts
+
+    def _load_artifacts(self, trained: Path) -> Artifacts:
+        """Those that were read last, if their files are the same: each change of an index makes its kinds anew."""
+        slot, version = str(trained.parent / trained.name.rpartition("-")[0]), (trained, files_version(trained))
+        known: tuple[object, MassToolSettings, Artifacts] | None = self._context.artifacts.get(slot)
+        if known is None or known[:2] != (version, self._settings):
+            known = version, self._settings, load_artifacts(trained, self._settings)
+            self._context.artifacts[slot] = known
+        return known[2]
 
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]

@@ -18,6 +18,7 @@ from pipelines.search import ToolSearch
 from pipelines.serve.bounds.fairness import FairSlots, current_caller
 from pipelines.serve.errors import Refusal, overloaded
 from pipelines.serve.metrics import Metrics
+from retrievers.dense.encoder import release_pages
 from retrievers.errors import BadInput, IndexBroken, IndexBusy, IndexMissing, OutOfDisk, ReadOnlyDisk
 from retrievers.index import Change, Index, add, confirm, remove
 from retrievers.index import manifest as manifests
@@ -191,6 +192,7 @@ class LiveCatalogue:
     def _switch(self, index: Index, phrasing: str) -> None:
         old, self.current = self.current, Snapshot(index, self.retriever, phrasing)  # readers need no lock
         self._old.append((time.monotonic(), old))
+        release_pages(index.context)  # new tools were embedded; memory stays flat however many new words they have
         self._drop_old()
         self._metrics.tools.set(len(index.tools))
 

@@ -177,8 +177,7 @@ class Guard:
             raise overloaded("too many requests are running")
         self._metrics.in_flight.set(self._places.taken)
         try:
-            body = await self._read_body(receive)
-            check_values(body, caller)
+            body = await self._read_body(receive, MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES)
             async with self._slots.turn(caller.turn, self._limits.queue_seconds) as turn:
                 grow_turn(1 + len(body) // BYTES_PER_SLOT)
 
@@ -193,15 +192,22 @@ class Guard:
             self._places.leave(caller.turn)
             self._metrics.in_flight.set(self._places.taken)
 
-    async def _read_body(self, receive: Receive) -> bytes:
-        body, more = bytearray(), True
+    async def _read_body(self, receive: Receive, max_values: int) -> bytes:
+        """The whole body; one of more values than a request needs is refused before its end has arrived."""
+        body, more, values = bytearray(), True, 0
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ConnectionError
-                    body += message.get("body", b"")
+                    is_large, part = len(body) > BYTES_PER_SLOT, message.get("body", b"")
+                    body += part
+                    if len(body) > BYTES_PER_SLOT:
+                        values += count_values(part if is_large else body)
+                    if values > max_values:
+                        why = f"the body has more than {max_values:,} commas and brackets; send several requests"
+                        raise Refusal(422, "invalid", why)
                     more = message.get("more_body", False)
                     if len(body) > self._limits.bytes:
                         raise self._too_large()
@@ -223,11 +229,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def check_values(body: bytes, caller: Caller) -> None:
-    """Refuse a body of more values than a request needs."""
-    limit = MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES
-    if len(body) > BYTES_PER_SLOT and sum(body.count(sign) for sign in (b",", b"[", b"{")) > limit:
-        raise Refusal(422, "invalid", f"the body has more than {limit:,} commas and brackets; send several requests")
+def count_values(body: bytes | bytearray) -> int:
+    """Commas and brackets, about as many as there are values."""
+    return sum(body.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def client_network(scope: Message) -> str:

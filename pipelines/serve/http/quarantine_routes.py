@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
+from pipelines.serve.formats.tool_bodies import tool_out
 from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, errors, make_router, reply
-from pipelines.serve.http.tool_routes import change_out, tool_out
+from pipelines.serve.http.tool_routes import change_out
 from pipelines.serve.schemas import tools as schemas
 
 admin = make_router("admin")

@@ -6,7 +6,6 @@ import asyncio
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Path, Query, Response
@@ -16,6 +15,7 @@ from pipelines.serve.catalogue.fetch import fetch_tools
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
 from pipelines.serve.errors import Refusal
+from pipelines.serve.formats.tool_bodies import tool_out
 from pipelines.serve.http.dependencies import (
     BODY,
     CallerDep,
@@ -166,25 +166,6 @@ def tool_text(snapshot: Snapshot, tool: str) -> str:
         if len(snapshot.tool_texts) < MAX_TEXTS:
             snapshot.tool_texts[tool] = text
     return text
-
-
-def tool_out(tool: Tool) -> schemas.ToolOut:
-    """The response body of a tool. A schema that is not JSON, as old catalogues may have, is sent as text."""
-    try:
-        schema = json.loads(tool.schema) if tool.schema else None
-    except ValueError:
-        schema = tool.schema
-    call = json.loads(tool.call) if tool.call else None
-    return schemas.ToolOut.model_construct(
-        id=tool.id,
-        name=tool.name,
-        description=tool.description,
-        parameters=[schemas.ToolParameter.model_construct(**asdict(parameter)) for parameter in tool.parameters],
-        category=tool.category,
-        provider=tool.provider,
-        arguments=schema,
-        call=call,
-    )
 
 
 def admission_out(result: AdmissionResult) -> schemas.ChangeOut:

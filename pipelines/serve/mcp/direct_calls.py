@@ -1,15 +1,18 @@
-"""Answers calls of tools at /mcp without the SDK's server, whose tasks, streams and checks cost more than a call.
+"""Answers searches and calls of tools at /mcp without the SDK's server, whose tasks, streams and checks cost more than
+either, all of it on the event loop.
 
-Only what is certain is taken: one `tools/call` of a tool that is forwarded, without progress. The SDK answers the rest,
-every mistake in the envelope included. A call that takes long is answered as a stream, so that proxies keep it open.
+Only what is certain is taken: one `tools/call`, and without progress if its tool is forwarded. The SDK answers the
+rest, every mistake in the envelope included. A call that takes long is answered as a stream, so that proxies keep it
+open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -22,7 +25,7 @@ from mcp.shared.inbound import (
 )
 from mcp_types import DEFAULT_NEGOTIATED_VERSION, SERVER_INFO_META_KEY, methods
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pipelines.serve.http.guard import Message, Receive, Send
 from pipelines.serve.http.leaving import while_connected
@@ -30,6 +33,8 @@ from pipelines.serve.http.leaving import while_connected
 PING_SECONDS = 15.0
 """Seconds after which a call is answered as a stream, and between signs of life on it."""
 PING = b": ping\r\n\r\n"
+SEARCHES = {"search_tools", "get_tool"}
+"""Tools of the gateway itself that answer soon and report no progress: neither a stream nor a session matters."""
 _PARAM_HEADER = MCP_PARAM_HEADER_PREFIX.lower()
 _STREAM = [
     (b"content-type", b"text/event-stream"),
@@ -46,6 +51,8 @@ class DirectCall:
     name: str
     arguments: dict[str, Any]
     version: str
+    streams: bool = True
+    """True if the caller takes a stream."""
 
 
 def read_call(pairs: list[tuple[bytes, bytes]], body: bytes) -> DirectCall | None:
@@ -53,9 +60,6 @@ def read_call(pairs: list[tuple[bytes, bytes]], body: bytes) -> DirectCall | Non
     if b'"tools/call"' not in body:
         return None
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-    accepted = headers.get("accept", "")
-    if "application/json" not in accepted or "text/event-stream" not in accepted or "mcp-session-id" in headers:
-        return None
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -69,9 +73,19 @@ def read_call(pairs: list[tuple[bytes, bytes]], body: bytes) -> DirectCall | Non
         return None
     if not isinstance(identity, int | str) or isinstance(identity, bool):
         return None
-    if not isinstance(arguments, dict | None) or not isinstance(meta, dict | None) or "progressToken" in (meta or {}):
+    if not isinstance(arguments, dict | None) or not isinstance(meta, dict | None):
         return None
-    return DirectCall(identity, name, arguments or {}, version)
+    takes_json, streams = _accepted(headers.get("accept", ""))
+    has_more = not streams or "mcp-session-id" in headers or "progressToken" in (meta or {})
+    if not takes_json or (has_more and name not in SEARCHES):
+        return None
+    return DirectCall(identity, name, arguments or {}, version, streams)
+
+
+def _accepted(header: str) -> tuple[bool, bool]:
+    """True for JSON, and for a stream, if the caller accepts it."""
+    kinds = {kind.partition(";")[0].strip().lower() for kind in header.split(",")}
+    return not kinds.isdisjoint({"application/json", "application/*", "*/*"}), "text/event-stream" in kinds
 
 
 def _version(data: Any, headers: Mapping[str, str], pairs: list[tuple[bytes, bytes]]) -> str | None:
@@ -92,18 +106,28 @@ def _version(data: Any, headers: Mapping[str, str], pairs: list[tuple[bytes, byt
 class DirectAnswer:
     """The answer to a call, as JSON, or as a stream once it takes long."""
 
-    def __init__(self, call: DirectCall, server_info: dict[str, Any], send: Send) -> None:
-        self._call, self._server_info, self._send = call, server_info, send
+    def __init__(
+        self,
+        call: DirectCall,
+        server_info: dict[str, Any],
+        send: Send,
+        serialize_large: Callable[[Callable[[], bytes]], Awaitable[bytes]],
+    ) -> None:
+        """`serialize_large`: does the work of a large answer away from the event loop."""
+        self._call, self._server_info, self._send, self._serialize_large = call, server_info, send, serialize_large
         self._pinging: asyncio.Task[None] | None = None
         self._streams = False
 
-    async def answer(self, work: Awaitable[types.CallToolResult], receive: Receive) -> None:
+    async def answer(self, work: Awaitable[BaseModel], receive: Receive, is_large: Callable[[BaseModel], bool]) -> None:
         """Run the work while its caller is there, and send its result."""
-        timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._start_pinging)
+        timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._start_pinging) if self._call.streams else None
         try:
-            body = self._serialize(await while_connected(receive, work))
+            made = await while_connected(receive, work)
+            serialize = partial(self._serialize, made)
+            body = await self._serialize_large(serialize) if is_large(made) else serialize()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             if self._pinging is not None:
                 self._pinging.cancel()
                 await asyncio.wait({self._pinging})
@@ -128,8 +152,24 @@ class DirectAnswer:
         start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
         await self._send(start)
 
-    def _serialize(self, result: types.CallToolResult) -> bytes:
+    def _serialize(self, made: BaseModel) -> bytes:
         """The JSON-RPC answer, with the fields of the caller's protocol version."""
+        if isinstance(made, types.CallToolResult):
+            result = json.dumps(self._shown(made), separators=(",", ":"))
+        else:
+            result = self._serialize_content(made.model_dump_json(by_alias=True))
+        return f'{{"jsonrpc":"2.0","id":{json.dumps(self._call.id)},"result":{result}}}'.encode()
+
+    def _serialize_content(self, content: str) -> str:
+        """A result with this JSON as structured content and as text. The SDK's models would write it three times."""
+        rest = self._shown(types.CallToolResult(content=[]))
+        del rest["content"]
+        fields = json.dumps(rest, separators=(",", ":"))[1:]
+        text = f'{{"type":"text","text":{json.dumps(content)}}}'
+        return f'{{"content":[{text}],"structuredContent":{content}{"," * bool(rest)}{fields}'
+
+    def _shown(self, result: types.CallToolResult) -> dict[str, Any]:
+        """The fields of a result in the caller's version."""
         version = self._call.version
         dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         try:
@@ -140,5 +180,4 @@ class DirectAnswer:
         if version in MODERN_PROTOCOL_VERSIONS:
             shown["resultType"] = "complete"
             shown["_meta"] = {SERVER_INFO_META_KEY: self._server_info, **(shown.get("_meta") or {})}
-        answer = {"jsonrpc": "2.0", "id": self._call.id, "result": shown}
-        return json.dumps(answer, separators=(",", ":")).encode()
+        return shown

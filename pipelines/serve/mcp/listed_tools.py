@@ -61,16 +61,21 @@ class ListedTools:
         tools = [catalogue[tool] for tool in ids if tool in catalogue]
         return [_define(tool) for tool in tools if self._gateway.calls.may_call(caller, tool)]
 
-    def resolve(self, name: str) -> str | None:
-        """The id of the tool with a listed name."""
+    async def resolve(self, name: str) -> str | None:
+        """The id of the tool with a listed name. The first time this reads every tool, in a thread."""
         snapshot = self._gateway.catalogue.current
-        if snapshot not in self._ids:
-            self._ids[snapshot] = {_name(tool): tool.id for tool in snapshot.index.tools.values()}
-        return self._ids[snapshot].get(name)
+        if (ids := self._ids.get(snapshot)) is None:
+            tools = snapshot.index.tools.values()
+            ids = self._ids[snapshot] = await asyncio.to_thread(lambda: {_name(tool): tool.id for tool in tools})
+        return ids.get(name)
+
+    def keeps_searches(self, caller: Caller) -> bool:
+        """True if the tools of a search come into the caller's list."""
+        return self._settings.list_found > 0 and "call" in caller.scopes
 
     async def remember(self, caller: Caller, ids: Sequence[str], context: Context) -> None:
         """Take the tools of a search into the caller's list, and announce that it changed."""
-        if not self._settings.list_found or "call" not in caller.scopes:
+        if not self.keeps_searches(caller):
             return
         newest = tuple(ids[: self._settings.list_found])
         if newest == self._found.get(caller.name, ()):

@@ -12,9 +12,9 @@ from starlette.routing import Route
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http.guard import Message, Receive, Send, send_refusal
-from pipelines.serve.mcp.direct_calls import DirectAnswer, read_call
+from pipelines.serve.mcp.direct_calls import SEARCHES, DirectAnswer, read_call
 from pipelines.serve.mcp.listed_tools import ListedTools
-from pipelines.serve.mcp.server import HANDLERS, make_server, run_tool
+from pipelines.serve.mcp.server import is_large, make_result, make_server
 
 CALL = "call_tool"
 
@@ -70,16 +70,17 @@ class McpRoute:
         await (self._streaming if streams else self._plain).handle_request(scope, replay, send)
 
     async def _answer_call(self, scope: Message, body: bytes, receive: Receive, send: Send) -> bool:
-        """Answer a call of a tool without the SDK; False: it is something else."""
-        call = read_call(scope["headers"], body)
-        if call is None:
+        """Answer a search or a call of a tool without the SDK; False: it is something else."""
+        call, caller = read_call(scope["headers"], body), scope["state"]["caller"]
+        if call is None or (call.name == "search_tools" and self._listed.keeps_searches(caller)):
             return False
-        arguments = call.arguments
-        if call.name != CALL:
-            tool = self._listed.resolve(call.name) if call.name not in HANDLERS else None
+        name, arguments = call.name, call.arguments
+        if name not in SEARCHES and name != CALL:
+            tool = await self._listed.resolve(name)
             if tool is None:
                 return False
-            arguments = {"id": tool, "arguments": arguments}
-        work = run_tool(self._gateway, scope["state"]["caller"], CALL, arguments, None)
-        await DirectAnswer(call, self._server_info, send).answer(work, receive)
+            name, arguments = CALL, {"id": tool, "arguments": arguments}
+        work = make_result(self._gateway, caller, name, arguments, None)
+        answer = DirectAnswer(call, self._server_info, send, self._gateway.service.answers.run)
+        await answer.answer(work, receive, is_large)
         return True

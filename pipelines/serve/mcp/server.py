@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import mcp_types as types
@@ -39,6 +40,8 @@ Context = ServerRequestContext[Any, Any]
 Labels = Annotated[list[Label], Field(max_length=64)]
 _PROGRESS = {"progress_token", "progressToken"}
 CALLING = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
+LARGE = 16_384
+"""Characters of a result that is written as JSON away from the event loop."""
 READ_ONLY = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
@@ -126,7 +129,7 @@ def make_server(gateway: Gateway, dynamic: ListedTools, local: Caller | None = N
 
     async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         name, arguments, caller = params.name, params.arguments or {}, caller_of(context)
-        if name not in HANDLERS and (tool := dynamic.resolve(name)) is not None:
+        if name not in HANDLERS and (tool := await dynamic.resolve(name)) is not None:
             name, arguments = "call_tool", {"id": tool, "arguments": arguments}
         progress = context.session.report_progress if _PROGRESS & (context.meta or {}).keys() else None
         result = await run_tool(gateway, caller, name, arguments, progress)
@@ -153,7 +156,18 @@ def make_server(gateway: Gateway, dynamic: ListedTools, local: Caller | None = N
 async def run_tool(
     gateway: Gateway, caller: Caller, name: str, arguments: Mapping[str, Any], progress: ProgressFnT | None
 ) -> types.CallToolResult:
-    """Run a tool of the gateway itself; every mistake and failure is a result with a sentence."""
+    """The result of a tool of the gateway itself."""
+    made = await make_result(gateway, caller, name, arguments, progress)
+    if isinstance(made, types.CallToolResult):
+        return made
+    return await gateway.service.answers.run(partial(_success, made)) if is_large(made) else _success(made)
+
+
+async def make_result(
+    gateway: Gateway, caller: Caller, name: str, arguments: Mapping[str, Any], progress: ProgressFnT | None
+) -> BaseModel:
+    """Run a tool of the gateway itself: its structured content, or a whole result. Every mistake and failure is a
+    result with a sentence."""
     if name not in HANDLERS:
         return _failure(f"there is no tool of that name; there are {', '.join(HANDLERS)}")
     model, work = HANDLERS[name]
@@ -167,7 +181,14 @@ async def run_tool(
         return _failure(failure.message)
 
 
-async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: ProgressFnT | None) -> types.CallToolResult:
+def is_large(made: BaseModel) -> bool:
+    """True if writing a result as JSON would stop the event loop for a while."""
+    if isinstance(made, types.CallToolResult):
+        return sum(len(part.text) for part in made.content if isinstance(part, types.TextContent)) > LARGE
+    return len(made.tools) > SMALL if isinstance(made, FoundTools) else False
+
+
+async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: ProgressFnT | None) -> FoundTools:
     check_query(gateway, caller, "search", body.query, body.k, rerank=True)
     filters = Filters(provider=body.provider, category=body.category)
     response = await gateway.service.search(
@@ -188,13 +209,10 @@ async def _search(gateway: Gateway, caller: Caller, body: SearchTools, _: Progre
         message = "this request needs no tool, as far as the detector can tell"
     index = response.fingerprints.index
     search = gateway.calls.audit.add_search(caller.name, body.query, [tool.id for tool in result.tools], index)
-    answer = FoundTools(search=search, tools=result.tools, message=message, index=index)
-    if len(answer.tools) <= SMALL:
-        return _success(answer)
-    return await gateway.service.answers.run(lambda: _success(answer))
+    return FoundTools(search=search, tools=result.tools, message=message, index=index)
 
 
-async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: ProgressFnT | None) -> types.CallToolResult:
+async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: ProgressFnT | None) -> ToolDefinition:
     caller.charge("search")
     tools = gateway.catalogue.current.index.tools
     if body.id not in tools or not caller.may_find(tools[body.id]):
@@ -203,14 +221,14 @@ async def _get(gateway: Gateway, caller: Caller, body: GetTool, _: ProgressFnT |
     call = json.loads(tool.call) if tool.call else None
     await load_schema(tool)
     definition = mcp_tool(tool, tool.name)
-    return _success(ToolDefinition(id=tool.id, provider=tool.provider, category=tool.category, call=call, **definition))
+    return ToolDefinition(id=tool.id, provider=tool.provider, category=tool.category, call=call, **definition)
 
 
 async def _call(gateway: Gateway, caller: Caller, body: CallTool, progress: ProgressFnT | None) -> types.CallToolResult:
     return await gateway.calls.call(caller, body.id, body.arguments, progress, body.search)
 
 
-HANDLERS: dict[str, tuple[type[BaseModel], Callable[..., Awaitable[types.CallToolResult]]]] = {
+HANDLERS: dict[str, tuple[type[BaseModel], Callable[..., Awaitable[BaseModel]]]] = {
     "search_tools": (SearchTools, _search),
     "get_tool": (GetTool, _get),
     "call_tool": (CallTool, _call),

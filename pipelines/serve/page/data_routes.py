@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 from weakref import WeakKeyDictionary
@@ -18,18 +16,25 @@ from fastapi import Response
 
 from pipelines.index.defaults import default_examples
 from pipelines.serve.bounds.costs import BYTES_PER_UNIT
-from pipelines.serve.catalogue.fetch import read_tools
 from pipelines.serve.catalogue.live_index import Snapshot
+from pipelines.serve.catalogue.reading import CatalogueText
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.dependencies import BODY, CallerDep, GatewayDep, describe_models, errors, make_router, reply
-from pipelines.serve.http.tool_routes import tool_out
+from pipelines.serve.http.dependencies import (
+    BODY,
+    CallerDep,
+    GatewayDep,
+    ReplyInPieces,
+    describe_models,
+    errors,
+    make_router,
+    reply,
+)
 from pipelines.serve.keys import Caller
 from pipelines.serve.page import schemas
 from pipelines.serve.page.assets import REPORT_POLICY
-from pipelines.serve.schemas.tools import FlaggedTool
+from pipelines.serve.schemas.tools import FlaggedTool, ReadResponse
 from retrievers.lint.finding import Finding
 from retrievers.lint.hidden import hidden
-from retrievers.types import Tool
 
 MAX_LABELS = 500
 MAX_FINDINGS = 200
@@ -37,6 +42,8 @@ REPORT_FILE = "report.html"
 HEAD_BYTES = 262_144
 """Bytes that are searched for a report's headline, which follows its style."""
 MAX_REPORT_BYTES = 50_000_000
+PIECE_BYTES = 65_536
+"""Of a large answer, sent at once."""
 _TITLE, _HEADLINE = re.compile(r"<title>(.*?)</title>", re.S), re.compile(r"<h1[^>]*>(.*?)</h1>", re.S)
 router = make_router("page")
 _findings: WeakKeyDictionary[Snapshot, list[Finding]] = WeakKeyDictionary()
@@ -75,38 +82,15 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
     return reply(_labels[snapshot])
 
 
-@router.post("/v1/catalogue/read", response_model=schemas.ReadResponse, responses=errors(*BODY))
+@router.post("/v1/catalogue/read", response_model=ReadResponse, responses=errors(*BODY, 503))
 async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Read the tools of a catalogue that is sent as text, for `PUT /v1/tools`; changes nothing."""
     caller.charge("write", 1 + len(body.document) // BYTES_PER_UNIT)
-    max_bytes = gateway.config.limits.answer_bytes
-
-    def read() -> bytes:
-        known = gateway.catalogue.current.index.tools
-        tools, skipped = read_tools(body.document.encode("utf-8", "replace"), body.format)
-        if provider := body.provider.strip():
-            tools = [
-                tool if tool.provider else replace(tool, id=f"{provider}/{tool.id}", provider=provider)
-                for tool in tools
-            ]
-        frame = schemas.ReadResponse(tools=[], skipped=skipped).model_dump_json(by_alias=True)
-        first, last = frame.split("[]", 1)
-        compared = (  # one by one: as one text they would keep Python's lock for 0.1 s
-            schemas.ReadTool.model_construct(
-                **dict(tool_out(tool)), state=_compare(tool, known.get(tool.id))
-            ).model_dump_json(by_alias=True)
-            for tool in tools
-        )
-        data = f"{first}[{','.join(compared)}]{last}"
-        if len(data) > max_bytes:
-            message = (
-                f"the answer would have {len(data):,} bytes, and {max_bytes:,} are allowed; send the catalogue in parts"
-            )
-            raise Refusal(422, "answer_too_large", message)
-        return data.encode()
-
-    async with gateway.reading.turn(caller.turn, gateway.config.limits.queue_seconds):
-        return Response(await asyncio.to_thread(read), media_type="application/json")
+    limits, tools = gateway.config.limits, gateway.catalogue.current.index.tools
+    text = CatalogueText(body.document, body.format, body.provider, limits.answer_bytes)
+    async with gateway.reading.turn(caller.turn, limits.queue_seconds):
+        data = await asyncio.to_thread(gateway.reader.read, text, tools)
+    return ReplyInPieces([data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)])
 
 
 @router.get("/v1/findings", response_model=schemas.FindingsResponse, responses=errors())
@@ -173,22 +157,6 @@ def _count_labels(snapshot: Snapshot, caller: Caller | None = None) -> schemas.L
         for count in counts
     )
     return schemas.LabelsResponse(providers=providers, categories=categories)
-
-
-def _compare(tool: Tool, known: Tool | None) -> str:
-    """new, changed or same; the spacing of JSON does not count."""
-    if known is None:
-        return "new"
-    plain, stored = (replace(one, schema="", call="") for one in (tool, known))
-    same = plain == stored and _parse(tool.schema) == _parse(known.schema) and _parse(tool.call) == _parse(known.call)
-    return "same" if same else "changed"
-
-
-def _parse(text: str) -> object:
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return text
 
 
 def _read_report(reports: Mapping[str, str], name: str) -> bytes:

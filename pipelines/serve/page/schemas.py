@@ -9,7 +9,7 @@ from pydantic import Field
 from pipelines.serve.schemas.base import RequestModel, ResponseModel
 from pipelines.serve.schemas.search import Text
 from pipelines.serve.schemas.server import ModelOut
-from pipelines.serve.schemas.tools import FlaggedTool, ToolOut
+from pipelines.serve.schemas.tools import FlaggedTool
 
 Format = Literal["beir", "openapi", "mcp", "functions", "toolbench", "csv"]
 
@@ -82,19 +82,6 @@ class ReadRequest(RequestModel):
     provider: Annotated[str, Field(max_length=200)] = Field(
         default="", description="Provider of tools without one; their ids then begin with it."
     )
-
-
-class ReadTool(ToolOut):
-    """A tool of the catalogue that was read."""
-
-    state: Literal["new", "changed", "same"] = Field(description="Compared with the live tool of the same id.")
-
-
-class ReadResponse(ResponseModel):
-    """The tools that were read; the live catalogue is not changed."""
-
-    tools: list[ReadTool]
-    skipped: list[str] = Field(default=[], description="Entries that could not be read.")
 
 
 class FindingsResponse(ResponseModel):

@@ -129,3 +129,16 @@ class RejectedResponse(ResponseModel):
     """Number of tools deleted from quarantine."""
 
     rejected: int
+
+
+class ReadTool(ToolOut):
+    """A tool of the catalogue that was read."""
+
+    state: Literal["new", "changed", "same"] = Field(description="Compared with the live tool of the same id.")
+
+
+class ReadResponse(ResponseModel):
+    """The tools that were read; the live catalogue is not changed."""
+
+    tools: list[ReadTool]
+    skipped: list[str] = Field(default=[], description="Entries that could not be read.")

@@ -62,6 +62,10 @@ class CpuModel(CpuEncoder):
         self._tokenizer.enable_truncation(model.max_tokens)
         self._tokenizer.no_padding()
 
+    @property
+    def table(self) -> np.ndarray:
+        return self._words
+
     def tokens(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
 

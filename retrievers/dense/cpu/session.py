@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,18 @@ class CpuEncoder(ABC):
     @abstractmethod
     def inputs(self, ids: list[int]) -> dict[str, np.ndarray]:
         """Inputs of the graph for one text."""
+
+    @property
+    @abstractmethod
+    def table(self) -> np.ndarray:
+        """Vectors of all tokens, mapped: rows are read from the file as texts need them."""
+
+    def release_pages(self) -> None:
+        """Give back the pages of the table that were read: each new word adds 64 kB to the memory of the process, up to
+        hundreds of MB. The system keeps them in its cache, so that the next text finds them there."""
+        mapping = getattr(self.table, "_mmap", None)
+        if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def encode_query(self, texts: Sequence[str], **_: object) -> np.ndarray:
         """(texts, dimensions), each row of length 1."""

@@ -25,6 +25,10 @@ class MultilingualCpuModel(CpuEncoder):
         settings = json.loads((folder / SETTINGS).read_text())
         self._max_length = int(settings.get("max_seq_length", MAX_PIECES))
 
+    @property
+    def table(self) -> np.ndarray:
+        return self._table
+
     def tokens(self, texts: list[str]) -> list[list[int]]:
         return [self._pieces.encode(text, self._max_length) for text in texts]
 

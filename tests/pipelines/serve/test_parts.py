@@ -20,8 +20,9 @@ from pipelines.serve.batcher import Batcher
 from pipelines.serve.catalogue.feedback import FeedbackLog, read_feedback
 from pipelines.serve.catalogue.fetch import check_url, is_public
 from pipelines.serve.errors import Refusal, RewriteFailure
+from pipelines.serve.formats.tool_bodies import tool_out
 from pipelines.serve.http.guard import host_name
-from pipelines.serve.http.tool_routes import make_tool, tool_out
+from pipelines.serve.http.tool_routes import make_tool
 from pipelines.serve.keys import Gate, make_key
 from pipelines.serve.rewriter.breaker import Breaker
 from pipelines.serve.rewriter.cache import RewriteCache

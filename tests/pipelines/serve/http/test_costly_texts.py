@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import unicodedata
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from doubles import BM25_ONLY, plain_context, varied_tools
 from serving import Running
 from test_bounds import keyed
+from waiting import PATIENCE
 
 from retrievers.index import build
 
@@ -89,6 +91,14 @@ def test_a_body_of_many_values_is_refused_before_it_is_parsed(index: Path, body:
         assert hostile.post("/v1/search", json={"utterance": [text] * 12}).status_code == 200
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
     assert "20,000 commas and brackets" in answer.json()["error"]["message"]
+
+
+def test_a_body_of_many_values_is_refused_before_its_end(serve: Serve) -> None:
+    server = serve()
+    lines = ("POST /v1/search HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 900000")
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall("\r\n".join([*lines, "", '{"utterance":[']).encode() + b"[]," * 120_000)  # and no more
+        assert connection.recv(1024).startswith(b"HTTP/1.1 422")
 
 
 def test_a_body_of_unknown_fields_makes_one_error(serve: Serve) -> None:
