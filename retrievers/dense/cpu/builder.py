@@ -6,7 +6,8 @@ which moves into the weights (after SmoothQuant), else one scale per token, comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,60 +56,92 @@ class GraphBuilder:
             hidden = self.add("Add", [hidden, skip], f"{name}.sum")
         return self.add("LayerNormalization", [hidden, *inputs], f"{name}.out", epsilon=epsilon)
 
-    def dense(self, hidden: str, name: str, weights: Weights, has_range: bool = True) -> str:
+    def dense(self, hidden: str, name: str, weights: Weights, at_least: float | None = None) -> str:
         """A linear layer of the model."""
         weight, bias = to_float(weights, f"{name}.weight"), to_float(weights, f"{name}.bias")
-        return self.linear(hidden, name, weight, bias, has_range)
+        return self.linear(hidden, name, weight, bias, at_least)
 
-    def linear(self, hidden: str, name: str, weight: np.ndarray, bias: np.ndarray, has_range: bool = True) -> str:
-        """A linear layer; `weight` is (outputs, inputs). Without a range, its int8 inputs have a scale per token."""
-        if self.form == "ranges" and has_range:
+    def linear(
+        self, hidden: str, name: str, weight: np.ndarray, bias: np.ndarray, at_least: float | None = None
+    ) -> str:
+        """A linear layer; `weight` is (outputs, inputs). With `at_least`, the smallest value that inputs can have, its
+        int8 inputs have a scale per token."""
+        return self.linear_parts(hidden, name, weight, bias, 1, at_least)[0]
+
+    def linear_parts(
+        self, hidden: str, name: str, weight: np.ndarray, bias: np.ndarray, count: int, at_least: float | None = None
+    ) -> list[str]:
+        """A linear layer as `count` products of equal size that share the int8 form of its inputs."""
+        if self.form == "ranges" and at_least is None:
             size = self.add("Abs", [hidden], f"{name}.size")
             self._outputs.append(self.add("ReduceMax", [size], f"{name}.range", axes=[0, 1], keepdims=0))
+        multiply: Callable[[str, str, np.ndarray, np.ndarray], str]
         if name in self._ranges:
-            return self._fixed_linear(hidden, name, weight, bias)
-        if self.form == "int8":
-            product = self._int8_product(hidden, name, weight)
+            steps = self._fixed_steps(name, weight)
+            hidden, weight = self._in_fixed_steps(hidden, name, steps), weight * steps
+            multiply = self._fixed_product
+        elif self.form == "int8":
+            hidden, step = self._in_steps_per_token(hidden, name, at_least)
+            multiply = partial(self._product_per_token, step)
         else:
-            product = self.product(hidden, name, weight)
-        return self.add("Add", [product, self.constant(f"{name}.bias", bias)], f"{name}.out")
+            multiply = self._float_product
+        names = [name] if count == 1 else [f"{name}.{part}" for part in range(count)]
+        parts = zip(names, np.split(weight, count), np.split(bias, count), strict=True)
+        return [multiply(hidden, part, rows, offset) for part, rows, offset in parts]
 
     def product(self, hidden: str, name: str, weight: np.ndarray) -> str:
         """A linear layer without a bias, exact in either form."""
         return self.add("MatMul", [hidden, self.constant(f"{name}.t", weight.T)], f"{name}.product")
 
-    def _int8_product(self, hidden: str, name: str, weight: np.ndarray) -> str:
-        whole, scales = self._int8_weight(name, weight)
-        size = self.add("Abs", [hidden], f"{name}.size")
+    def _float_product(self, hidden: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
+        product = self.product(hidden, name, weight)
+        return self.add("Add", [product, self.constant(f"{name}.bias", bias)], f"{name}.out")
+
+    def _in_steps_per_token(self, hidden: str, name: str, at_least: float | None) -> tuple[str, str]:
+        """Inputs in whole numbers of steps, and the step of each token."""
+        size = hidden if at_least is not None else self.add("Abs", [hidden], f"{name}.size")
         largest = self.add("ReduceMax", [size], f"{name}.largest", axes=[-1], keepdims=1)
-        above_zero = self.add(
-            "Max", [largest, self.constant("tiny", np.array(1e-12, np.float32))], f"{name}.above_zero"
-        )
+        lowest = self.constant(f"{name}.lowest", np.array(max(-(at_least or 0), 1e-12), np.float32))
+        above_zero = self.add("Max", [largest, lowest], f"{name}.above_zero")
         part = self.constant("part", np.array(1 / LARGEST, np.float32))
         step = self.add("Mul", [above_zero, part], f"{name}.step")
         steps = self.add("Reshape", [step, self.constant("flat", np.array([-1]))], f"{name}.steps")
         count = self.add("Shape", [steps], f"{name}.count")
         zeros = self.add("Expand", [self.constant("zero", np.array([ZERO], np.uint8)), count], f"{name}.zeros")
-        tokens = self.add("QuantizeLinear", [hidden, steps, zeros], f"{name}.tokens", axis=1)
-        zero = self.constant("zero_point", np.array(ZERO, np.uint8))
-        # The operator has one scale for all tokens, so that theirs is applied after it.
-        one = self.constant("one", np.array(1, np.float32))
-        inputs, operator = [tokens, whole, one, scales, zero], "MatMulIntegerToFloat"
-        scaled = self.add(operator, inputs, f"{name}.scaled", domain=RUNTIME_OPERATORS)
-        return self.add("Mul", [scaled, step], f"{name}.product")
+        return self.add("QuantizeLinear", [hidden, steps, zeros], f"{name}.tokens", axis=1), step
 
-    def _fixed_linear(self, hidden: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
-        """A linear layer whose inputs are divided by fixed steps, one per channel; weights are multiplied by them."""
+    def _product_per_token(self, step: str, tokens: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
+        """The operator has one scale for all tokens, so that theirs is applied after it."""
+        scaled = self.add(
+            "MatMulIntegerToFloat", self._int8_inputs(tokens, name, weight), f"{name}.scaled", domain=RUNTIME_OPERATORS
+        )
+        product = self.add("Mul", [scaled, step], f"{name}.product")
+        return self.add("Add", [product, self.constant(f"{name}.bias", bias)], f"{name}.out")
+
+    def _fixed_steps(self, name: str, weight: np.ndarray) -> np.ndarray:
+        """Of each input; weights are multiplied by them."""
         largest = np.maximum(self._ranges[name] * MARGIN, SMALLEST)
         weights = np.maximum(np.abs(weight).max(axis=0), SMALLEST)
         balanced = largest**SHARE / weights ** (1 - SHARE)
-        steps = (balanced * (largest / balanced).max() / LARGEST).astype(np.float32)
-        whole, scales = self._int8_weight(name, weight * steps)
+        steps: np.ndarray = (balanced * (largest / balanced).max() / LARGEST).astype(np.float32)
+        return steps
+
+    def _in_fixed_steps(self, hidden: str, name: str, steps: np.ndarray) -> str:
         in_steps = self.add("Mul", [hidden, self.constant(f"{name}.steps", 1 / steps)], f"{name}.in_steps")
-        one, zero = self.constant("one", np.array(1, np.float32)), self.constant("zero_point", np.array(ZERO, np.uint8))
-        tokens = self.add("QuantizeLinear", [in_steps, one, zero], f"{name}.tokens")
-        inputs = [tokens, whole, one, scales, zero, "", self.constant(f"{name}.bias", bias)]
+        one, zero = self._one_and_zero()
+        return self.add("QuantizeLinear", [in_steps, one, zero], f"{name}.tokens")
+
+    def _fixed_product(self, tokens: str, name: str, weight: np.ndarray, bias: np.ndarray) -> str:
+        inputs = [*self._int8_inputs(tokens, name, weight), "", self.constant(f"{name}.bias", bias)]
         return self.add("MatMulIntegerToFloat", inputs, f"{name}.out", domain=RUNTIME_OPERATORS)
+
+    def _int8_inputs(self, tokens: str, name: str, weight: np.ndarray) -> list[str]:
+        whole, scales = self._int8_weight(name, weight)
+        one, zero = self._one_and_zero()
+        return [tokens, whole, one, scales, zero]
+
+    def _one_and_zero(self) -> tuple[str, str]:
+        return self.constant("one", np.array(1, np.float32)), self.constant("zero_point", np.array(ZERO, np.uint8))
 
     def _int8_weight(self, name: str, weight: np.ndarray) -> tuple[str, str]:
         """The weight in whole numbers, and the scales of its outputs."""

@@ -11,6 +11,7 @@ from retrievers.dense.cpu.builder import RUNTIME_OPERATORS, GraphBuilder, Ranges
 from retrievers.dense.cpu.folder import BertFolder, NoCpuRuntime
 
 FORMS = ("int8", "float32")
+GELU_MINIMUM = -0.1701
 
 
 def build_graph(model: BertFolder, form: str, ranges: Ranges | None = None) -> bytes:
@@ -42,8 +43,8 @@ def _layer(graph: GraphBuilder, model: BertFolder, name: str, hidden: str) -> st
     width, head = len(bias) // 3, len(bias) // 3 // model.heads
     weight[:width] *= head**-0.5  # of queries, once for all
     bias[:width] *= head**-0.5
-    mixed = graph.linear(hidden, f"{name}.mixed", weight, bias)
-    context = _attend(graph, name, mixed, (model.heads, head))
+    parts = graph.linear_parts(hidden, f"{name}.mixed", weight, bias, 3)
+    context = _attend(graph, name, parts, (model.heads, head))
     attended = graph.dense(context, f"{attention}.output.dense", weights)
     hidden = graph.norm(attended, f"{attention}.output.LayerNorm", weights, model.epsilon, hidden)
     wide = graph.dense(hidden, f"{name}.intermediate.dense", weights)
@@ -51,23 +52,25 @@ def _layer(graph: GraphBuilder, model: BertFolder, name: str, hidden: str) -> st
     active = graph.add(
         "FastGelu" if graph.form == "int8" else "Gelu", [wide], f"{name}.active", domain=RUNTIME_OPERATORS
     )
-    narrow = graph.dense(active, f"{name}.output.dense", weights, has_range=False)  # a few values are far above others
+    # A scale per token: a few values are far above others.
+    narrow = graph.dense(active, f"{name}.output.dense", weights, at_least=GELU_MINIMUM)
     return graph.norm(narrow, f"{name}.output.LayerNorm", weights, model.epsilon, hidden)
 
 
-def _attend(graph: GraphBuilder, name: str, mixed: str, heads: tuple[int, int]) -> str:
+def _attend(graph: GraphBuilder, name: str, parts: list[str], heads: tuple[int, int]) -> str:
     """Attention over all tokens by plain operators: for one text they take less time than the fused one.
 
-    `mixed`: queries, keys and values, side by side; `heads`: their number and width.
+    `parts`: queries, keys and values; `heads`: their number and width.
     """
-    split = graph.add("Reshape", [mixed, graph.constant("heads", np.array([-1, 3, *heads]))], f"{name}.heads")
-    by_head = graph.add("Transpose", [split], f"{name}.by_head", perm=[1, 2, 0, 3])
-    query, key, value = (f"{name}.{part}" for part in ("query", "key", "value"))
-    graph.add("Split", [by_head, graph.constant("thirds", np.ones(3, np.int64))], query, key, value, axis=0)
-    turned = graph.add("Transpose", [key], f"{key}.turned", perm=[0, 1, 3, 2])
-    scores = graph.add("MatMul", [query, turned], f"{name}.scores")
+    shape = graph.constant("heads", np.array([-1, *heads]))
+    orders = {"query": [1, 0, 2], "key": [1, 2, 0], "value": [1, 0, 2]}
+    query, key, value = (
+        graph.add("Transpose", [graph.add("Reshape", [part, shape], f"{part}.heads")], f"{name}.{kind}", perm=order)
+        for part, (kind, order) in zip(parts, orders.items(), strict=True)
+    )
+    scores = graph.add("MatMul", [query, key], f"{name}.scores")
     shares = graph.add("Softmax", [scores], f"{name}.shares", axis=-1)
     context = graph.add("MatMul", [shares, value], f"{name}.values")
-    by_token = graph.add("Transpose", [context], f"{name}.by_token", perm=[0, 2, 1, 3])
+    by_token = graph.add("Transpose", [context], f"{name}.by_token", perm=[1, 0, 2])
     joined = graph.constant("joined", np.array([1, -1, heads[0] * heads[1]]))
     return graph.add("Reshape", [by_token, joined], f"{name}.context")
