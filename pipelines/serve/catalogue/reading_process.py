@@ -7,12 +7,14 @@ other requests would share Python's lock with it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import IO, Any
 
 from pipelines.serve.catalogue.reading import CatalogueText, read_text, write_answer
@@ -25,7 +27,11 @@ IDLE_SECONDS = 60.0
 """Time after which the process ends."""
 MAX_SECONDS = 60.0
 """Time for one catalogue."""
-COMMAND = (sys.executable, "-m", "pipelines.serve.catalogue.reading")
+COMMAND = (sys.executable, "-P", "-m", "pipelines.serve.catalogue.reading")
+"""Without the working directory, whose files could hide Python's modules and ours."""
+ROOT = str(Path(__file__).parents[3])
+"""The folder that the packages are imported from."""
+log = logging.getLogger("rewrite-serve")
 
 
 class CatalogueReader:
@@ -33,6 +39,7 @@ class CatalogueReader:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._idle: threading.Timer | None = None
 
@@ -49,28 +56,48 @@ class CatalogueReader:
                 read, {tool.id: known[tool.id] for tool in read.tools if tool.id in known}, text.max_bytes
             )
         with self._lock:
+            if self._is_closed:
+                raise _unavailable("the server is stopping")
             if self._idle is not None:
                 self._idle.cancel()
             try:
                 return self._read_elsewhere(text, known)
             finally:
-                self._idle = _start_timer(IDLE_SECONDS, self.close)
+                self._idle = _start_timer(IDLE_SECONDS, self._end_idle)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process for good. A read that it is at work on fails, and is not waited for."""
+        self._is_closed = True
+        if (process := self._process) is not None:
+            process.kill()
         with self._lock:
             if self._idle is not None:
                 self._idle.cancel()
             self._end()
 
-    def _read_elsewhere(self, text: CatalogueText, known: LiveTools) -> bytes:
-        if self._process is None or self._process.poll() is not None:
+    def _end_idle(self) -> None:
+        with self._lock:
             self._end()
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """The process, which is started unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._end()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*(path or ROOT for path in sys.path), ROOT])}
+        try:
             self._process = subprocess.Popen(
                 COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
             )
-        process, is_late = self._process, threading.Event()
+        except OSError as error:  # no memory, or too many processes
+            log.error("the process that reads catalogues cannot be started: %s", error)
+            raise _unavailable("the process that reads catalogues cannot be started") from error
+        if self._is_closed:  # since the lock was taken; `close` may not have seen this process
+            self._process.kill()
+        return self._process
+
+    def _read_elsewhere(self, text: CatalogueText, known: LiveTools) -> bytes:
+        process, is_late = self._start(), threading.Event()
 
         def give_up() -> None:
             is_late.set()
@@ -88,12 +115,12 @@ class CatalogueReader:
             if len(data) < size:
                 raise EOFError
             return data
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError) as error:  # ValueError: it was killed in the middle of a line
             self._end()
             if is_late.is_set():
                 message = "the catalogue takes too long to read; send it in parts"
                 raise Refusal(422, "too_slow", message) from error
-            raise Refusal(503, "unavailable", "the process that reads catalogues has ended; try again") from error
+            raise _unavailable("the process that reads catalogues has ended") from error
         finally:
             timer.cancel()
 
@@ -102,6 +129,10 @@ class CatalogueReader:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+
+def _unavailable(cause: str) -> Refusal:
+    return Refusal(503, "unavailable", f"{cause}; try again")
 
 
 def _start_timer(seconds: float, work: Callable[[], object]) -> threading.Timer:

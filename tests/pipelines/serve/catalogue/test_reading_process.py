@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 import pytest
-from serving import Running
+from serving import Running, running
 from waiting import PATIENCE, until
 
 from pipelines.serve.catalogue import reading_process
@@ -98,9 +101,55 @@ def test_the_process_ends_when_it_is_idle(serve: Serve, monkeypatch: pytest.Monk
     until(lambda: not server.gateway.reader.is_running)
 
 
-def test_the_process_ends_with_the_server(serve: Serve) -> None:
+def test_the_process_ends_with_the_server(index: Path) -> None:
+    with running({"index": str(index), "retriever": "bm25"}) as server:
+        server.post("/v1/catalogue/read", document=LARGE).raise_for_status()
+        process = process_of(server)
+        assert process.is_running()
+    assert not process.is_running()
+
+
+def test_a_server_that_stops_does_not_wait_for_a_catalogue(serve: Serve) -> None:
     server = serve()
     server.post("/v1/catalogue/read", document=LARGE).raise_for_status()
-    process = process_of(server)
-    server.gateway.reader.close()
-    assert not process.is_running()
+    os.kill(process_of(server).pid, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool:
+        dropped = pool.submit(server.post, "/v1/catalogue/read", document=LARGE)
+        until(server.gateway.reader._lock.locked)
+        began = time.monotonic()
+        server.gateway.reader.close()
+        assert time.monotonic() - began < reading_process.MAX_SECONDS / 2
+        assert (dropped.result().status_code, server.gateway.reader.is_running) == (503, False)
+    late = server.post("/v1/catalogue/read", document=LARGE)
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "unavailable")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-c", """input(); print('{"ids": ["a', end='')"""),  # killed in the middle of a line
+        ("/nonexistent/python",),
+    ],
+    ids=["broken", "missing"],
+)
+def test_a_process_that_fails_gets_the_caller_a_sentence(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    server, usual = serve(), reading_process.COMMAND
+    monkeypatch.setattr(reading_process, "COMMAND", command)
+    failed = server.post("/v1/catalogue/read", document=LARGE)
+    assert (failed.status_code, failed.json()["error"]["code"]) == (503, "unavailable")
+    monkeypatch.setattr(reading_process, "COMMAND", usual)
+    assert server.post("/v1/catalogue/read", document=LARGE).status_code == 200
+
+
+def test_files_of_the_working_directory_are_not_taken_for_modules(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    (tmp_path / "json.py").write_text("raise SystemExit('this is not the json of Python')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as after `python -c`
+    assert len(server.post("/v1/catalogue/read", document=LARGE).json()["tools"]) == 8_000
