@@ -68,6 +68,8 @@ class Gateway:
         self.calls = CallService(config, self.catalogue, self.admission, self.metrics)
         self.feedback = _open_feedback(config)
         self.draining = False
+        self.failure = ""
+        """Why the server is not ready although it runs; empty: it is."""
         self.reading = FairSlots(1)
         """Turns of callers whose catalogues are read, which takes seconds for a large one."""
         self.reader = CatalogueReader()

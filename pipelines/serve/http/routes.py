@@ -115,10 +115,11 @@ async def readyz(gateway: GatewayDep) -> Response:
     """The server takes requests. Needs no key. A rewriter that is down does not make it false."""
     rewriter = gateway.rewriter
     state = ReadyResponse(
-        ready=not gateway.draining,
+        ready=not gateway.draining and not gateway.failure,
         tools=len(gateway.catalogue.current.index.tools),
         rewriter="none" if rewriter is None else rewriter.state,
         stale=bool(gateway.catalogue.stale),
+        error=gateway.failure or None,
     )
     return reply(state, 200 if state.ready else 503)
 

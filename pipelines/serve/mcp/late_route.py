@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http.guard import Message, Receive, Send
 
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
     from pipelines.serve.mcp.route import McpRoute
 
 PATH = "/mcp"
+CANNOT_LOAD = "the MCP server cannot be loaded; see the log"
 log = logging.getLogger("rewrite-serve")
 if find_spec("mcp") is None:
     raise ModuleNotFoundError("No module named 'mcp'", name="mcp")
 
 
 class LateMcpRoute:
-    """The route of the MCP server. A request that comes before it is loaded waits."""
+    """The route of the MCP server. A request that comes before it is loaded waits.
+
+    If it cannot be loaded, requests get 503 and the server is not ready.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -35,7 +40,7 @@ class LateMcpRoute:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Load the server, and answer requests inside this context."""
-        self._loaded: asyncio.Future[McpRoute] = asyncio.get_running_loop().create_future()
+        self._loaded: asyncio.Future[McpRoute | None] = asyncio.get_running_loop().create_future()
         closing = asyncio.Event()
         running = asyncio.create_task(self._run(closing))
         try:
@@ -48,15 +53,20 @@ class LateMcpRoute:
         try:
             module = await asyncio.to_thread(import_module, "pipelines.serve.mcp.route")
             gc.freeze()  # what an import leaves stays: no collection needs to look through it
-            async with (route := module.McpRoute(self._gateway, self.route)).open():
+            async with (route := module.McpRoute(self._gateway)).open():
                 self._loaded.set_result(route)
                 await closing.wait()
-        except Exception as error:
+        except Exception:
             if self._loaded.done():
                 raise
             log.exception("the MCP server cannot be loaded")
-            self._loaded.set_exception(error)
+            self._gateway.failure = CANNOT_LOAD
+            self._loaded.set_result(None)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        await (await asyncio.shield(self._loaded))(scope, receive, send)
+        scope["route"] = self.route
+        route = await asyncio.shield(self._loaded)
+        if route is None:
+            raise Refusal(503, "unavailable", CANNOT_LOAD)
+        await route(scope, receive, send)

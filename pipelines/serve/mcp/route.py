@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.routing import Route
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
@@ -22,8 +21,7 @@ CALL = "call_tool"
 class McpRoute:
     """The MCP server as a route of the gateway."""
 
-    def __init__(self, gateway: Gateway, route: Route) -> None:
-        """`route`: the one that leads here, for the log and the metrics."""
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._listed = gateway, ListedTools(gateway)
         server = make_server(gateway, self._listed)
         self._server_info = server.server_info_stamp
@@ -36,7 +34,6 @@ class McpRoute:
             )
             for json_response in (True, False)
         )
-        self._route = route
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -50,7 +47,6 @@ class McpRoute:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request. Pages of other origins are refused, as the protocol demands."""
-        scope["route"] = self._route
         headers = dict(scope["headers"])
         origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
         if origin and origin.partition(b"://")[2] != host:

@@ -40,6 +40,7 @@ class ReadyResponse(ResponseModel):
     stale: bool = Field(
         description="true: the old index answers, because the newer one cannot be opened or the database is away."
     )
+    error: str | None = Field(default=None, description="A part of the server that cannot be loaded; see its log.")
 
 
 class HealthResponse(ResponseModel):
