@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
-from pipelines.serve.errors import Refusal
+from pipelines.serve.errors import FAULT, STORE_DOWN, Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http import call_routes, quarantine_routes, routes, stream_routes, tool_routes
 from pipelines.serve.http.guard import App, Guard, Message, Receive, Send, error_body, refusal_headers
@@ -94,7 +94,7 @@ def _handle_errors(api: FastAPI) -> None:
     @api.exception_handler(StoreDown)
     async def store_down(_: Request, error: StoreDown) -> Response:
         log.error("%s", error)
-        return respond(503, "unavailable", "the vector store does not answer; try again later", {"Retry-After": "5"})
+        return respond(503, "unavailable", STORE_DOWN, {"Retry-After": "5"})
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
@@ -114,7 +114,7 @@ def _handle_errors(api: FastAPI) -> None:
     @api.exception_handler(Exception)
     async def bug(_: Request, error: Exception) -> Response:
         log.exception("a request failed", exc_info=error)
-        return respond(500, "fault", "the server failed; its log has the details")
+        return respond(500, "fault", FAULT)
 
 
 def _openapi(api: FastAPI, gateway: Gateway) -> dict[str, Any]:

@@ -48,6 +48,12 @@ failed       it failed; see the log
 """
 
 
+STORE_DOWN = "the vector store does not answer; try again later"
+"""The sentence for callers of every protocol."""
+FAULT = "the server failed; its log has the details"
+"""The same after a bug."""
+
+
 class RewriteFailure(Exception):
     """There is no rewrite. Hidden from the caller, who gets the raw ranking."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +28,10 @@ from mcp_types import DEFAULT_NEGOTIATED_VERSION, SERVER_INFO_META_KEY, methods
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
+from pipelines.serve.errors import FAULT, Refusal
 from pipelines.serve.http.guard import Message, Receive, Send
-from pipelines.serve.http.leaving import while_connected
+from pipelines.serve.http.leaving import CallerLeft, while_connected
+from pipelines.serve.mcp.server import failure
 
 PING_SECONDS = 15.0
 """Seconds after which a call is answered as a stream, and between signs of life on it."""
@@ -41,6 +44,7 @@ _STREAM = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+log = logging.getLogger("rewrite-serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +126,7 @@ class DirectAnswer:
         """Run the work while its caller is there, and send its result."""
         timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._start_pinging) if self._call.streams else None
         try:
-            made = await while_connected(receive, work)
-            serialize = partial(self._serialize, made)
-            body = await self._serialize_large(serialize) if is_large(made) else serialize()
+            body = await self._run(work, receive, is_large)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -137,6 +139,27 @@ class DirectAnswer:
             length = str(len(body)).encode()
             await self._start([(b"content-type", b"application/json"), (b"content-length", length)])
         await self._send({"type": "http.response.body", "body": body})
+
+    async def _run(self, work: Awaitable[BaseModel], receive: Receive, is_large: Callable[[BaseModel], bool]) -> bytes:
+        """The JSON-RPC answer. A bug is an answer too: a stream may have begun, which cannot become an HTTP error."""
+        try:
+            made = await while_connected(receive, work)
+            serialize = partial(self._serialize, made)
+            return await self._write_large(made, serialize) if is_large(made) else serialize()
+        except CallerLeft:
+            raise
+        except Exception:
+            log.exception("a call at /mcp failed")
+            error = {"code": types.INTERNAL_ERROR, "message": FAULT}
+            return json.dumps({"jsonrpc": "2.0", "id": self._call.id, "error": error}).encode()
+
+    async def _write_large(self, made: BaseModel, serialize: Callable[[], bytes]) -> bytes:
+        try:
+            return await self._serialize_large(serialize)
+        except Refusal as refusal:  # too many results wait to be written
+            if isinstance(made, types.CallToolResult):  # the call has been carried out, and must not be repeated
+                return serialize()
+            return self._serialize(failure(refusal.message))
 
     def _start_pinging(self) -> None:
         self._pinging = asyncio.create_task(self._ping())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pipelines.serve.answers import SMALL
 from pipelines.serve.calls.arguments import load_schema
 from pipelines.serve.calls.outcomes import CallFailure
-from pipelines.serve.errors import Refusal
+from pipelines.serve.errors import STORE_DOWN, Refusal
 from pipelines.serve.formats.definitions import mcp_tool
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http.dependencies import check_query
@@ -30,6 +31,7 @@ from pipelines.serve.mcp.listed_tools import ListedTools
 from pipelines.serve.schemas.base import RequestModel
 from pipelines.serve.schemas.search import Filters, FoundTool, SearchRequest
 from pipelines.serve.schemas.tools import Label
+from retrievers.errors import StoreDown
 
 INSTRUCTIONS = (
     "Finds tools in a large catalogue. Call search_tools with the user's own words, then get_tool for the arguments of "
@@ -43,6 +45,7 @@ CALLING = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, ope
 LARGE = 16_384
 """Characters of a result that is written as JSON away from the event loop."""
 READ_ONLY = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+log = logging.getLogger("rewrite-serve")
 
 
 class SearchTools(RequestModel):
@@ -160,7 +163,10 @@ async def run_tool(
     made = await make_result(gateway, caller, name, arguments, progress)
     if isinstance(made, types.CallToolResult):
         return made
-    return await gateway.service.answers.run(partial(_success, made)) if is_large(made) else _success(made)
+    try:
+        return await gateway.service.answers.run(partial(_success, made)) if is_large(made) else _success(made)
+    except Refusal as refusal:  # too many results wait to be written
+        return failure(refusal.message)
 
 
 async def make_result(
@@ -169,16 +175,19 @@ async def make_result(
     """Run a tool of the gateway itself: its structured content, or a whole result. Every mistake and failure is a
     result with a sentence."""
     if name not in HANDLERS:
-        return _failure(f"there is no tool of that name; there are {', '.join(HANDLERS)}")
+        return failure(f"there is no tool of that name; there are {', '.join(HANDLERS)}")
     model, work = HANDLERS[name]
     try:
         return await work(gateway, caller, model.model_validate(arguments), progress)
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(step) for step in first["loc"]) if first["type"] != "extra_forbidden" else "a field"
-        return _failure(f"{path}: {first['msg']}")
-    except (Refusal, CallFailure) as failure:
-        return _failure(failure.message)
+        return failure(f"{path}: {first['msg']}")
+    except (Refusal, CallFailure) as refusal:
+        return failure(refusal.message)
+    except StoreDown as error:
+        log.error("%s", error)
+        return failure(STORE_DOWN)
 
 
 def is_large(made: BaseModel) -> bool:
@@ -253,7 +262,8 @@ def _success(result: BaseModel) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=data)
 
 
-def _failure(message: str) -> types.CallToolResult:
+def failure(message: str) -> types.CallToolResult:
+    """A result that says why there is no other."""
     return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
 
 
