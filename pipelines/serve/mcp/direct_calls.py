@@ -18,7 +18,6 @@ from typing import Any
 
 import mcp_types as types
 from mcp.shared.inbound import (
-    MCP_PARAM_HEADER_PREFIX,
     MCP_PROTOCOL_VERSION_HEADER,
     InboundLadderRejection,
     classify_inbound_request,
@@ -38,7 +37,6 @@ PING_SECONDS = 15.0
 PING = b": ping\r\n\r\n"
 SEARCHES = {"search_tools", "get_tool"}
 """Tools of the gateway itself that answer soon and report no progress: neither a stream nor a session matters."""
-_PARAM_HEADER = MCP_PARAM_HEADER_PREFIX.lower()
 _STREAM = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -59,21 +57,32 @@ class DirectCall:
     """True if the caller takes a stream."""
 
 
-def read_call(pairs: list[tuple[bytes, bytes]], body: bytes) -> DirectCall | None:
-    """The call of a request; None: the SDK must read it."""
-    if b'"tools/call"' not in body:
-        return None
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+def read_headers(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers by name; of several with one name the first, which is the one that the SDK reads."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(pairs)}
+
+
+def read_call_message(body: bytes) -> dict[str, Any] | None:
+    """The JSON of a `tools/call`; None: it is something else. JSON has several ways to write the method."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    version = _version(data, headers, pairs)
-    params = data.get("params") if isinstance(data, dict) else None
+    return data if isinstance(data, dict) and data.get("method") == "tools/call" else None
+
+
+def read_call(pairs: list[tuple[bytes, bytes]], data: dict[str, Any]) -> DirectCall | None:
+    """The call of a `tools/call` request; None: the SDK must read it.
+
+    Headers `Mcp-Param-*` change nothing: they count for properties that a schema marks with `x-mcp-header`, and the
+    gateway's own tools have none.
+    """
+    headers = read_headers(pairs)
+    version, params = _version(data, headers, pairs), data.get("params")
     if version is None or not isinstance(params, dict):
         return None
     identity, name, arguments, meta = data.get("id"), params.get("name"), params.get("arguments"), params.get("_meta")
-    if data.get("jsonrpc") != "2.0" or data.get("method") != "tools/call" or not isinstance(name, str):
+    if data.get("jsonrpc") != "2.0" or not isinstance(name, str):
         return None
     if not isinstance(identity, int | str) or isinstance(identity, bool):
         return None
@@ -92,13 +101,11 @@ def _accepted(header: str) -> tuple[bool, bool]:
     return not kinds.isdisjoint({"application/json", "application/*", "*/*"}), "text/event-stream" in kinds
 
 
-def _version(data: Any, headers: Mapping[str, str], pairs: list[tuple[bytes, bytes]]) -> str | None:
+def _version(data: dict[str, Any], headers: Mapping[str, str], pairs: list[tuple[bytes, bytes]]) -> str | None:
     """The protocol version of a valid envelope; None if it is not certain."""
     stated = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     if stated is None or stated in HANDSHAKE_PROTOCOL_VERSIONS:
         return stated or DEFAULT_NEGOTIATED_VERSION
-    if not isinstance(data, dict) or any(name.startswith(_PARAM_HEADER) for name in headers):
-        return None
     if find_duplicated_routing_header((name.decode("latin-1"), "") for name, _ in pairs):
         return None
     verdict = classify_inbound_request(data, headers=headers)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http.guard import Message, Receive, Send, send_refusal
-from pipelines.serve.mcp.direct_calls import SEARCHES, DirectAnswer, read_call
+from pipelines.serve.mcp.direct_calls import SEARCHES, DirectAnswer, read_call, read_call_message, read_headers
 from pipelines.serve.mcp.listed_tools import ListedTools
 from pipelines.serve.mcp.server import is_large, make_result, make_server
 
@@ -47,9 +48,9 @@ class McpRoute:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request. Pages of other origins are refused, as the protocol demands."""
-        headers = dict(scope["headers"])
-        origin, host = headers.get(b"origin", b""), headers.get(b"host", b"")
-        if origin and origin.partition(b"://")[2] != host:
+        headers = read_headers(scope["headers"])
+        origin, host = headers.get("origin", ""), headers.get("host", "")
+        if origin and origin.partition("://")[2] != host:
             await send_refusal(send, Refusal(403, "forbidden", "web pages from elsewhere may not call this"))
             return
         first = await receive()  # the guard has read the whole body
@@ -58,16 +59,16 @@ class McpRoute:
         async def replay() -> Message:
             return next(messages, None) or await receive()
 
-        body = first.get("body", b"")
-        if await self._answer_call(scope, body, replay, send):
+        data = read_call_message(first.get("body", b""))
+        if data is not None and await self._answer_call(scope, data, replay, send):
             return
         # Calls with progress are answered as streams if the client takes them; leaving cancels.
-        streams = b"text/event-stream" in headers.get(b"accept", b"") and b'"tools/call"' in body
+        streams = data is not None and "text/event-stream" in headers.get("accept", "")
         await (self._streaming if streams else self._plain).handle_request(scope, replay, send)
 
-    async def _answer_call(self, scope: Message, body: bytes, receive: Receive, send: Send) -> bool:
+    async def _answer_call(self, scope: Message, data: dict[str, Any], receive: Receive, send: Send) -> bool:
         """Answer a search or a call of a tool without the SDK; False: it is something else."""
-        call, caller = read_call(scope["headers"], body), scope["state"]["caller"]
+        call, caller = read_call(scope["headers"], data), scope["state"]["caller"]
         if call is None or (call.name == "search_tools" and self._listed.keeps_searches(caller)):
             return False
         name, arguments = call.name, call.arguments

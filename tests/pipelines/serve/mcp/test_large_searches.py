@@ -17,7 +17,7 @@ from retrievers.index import build
 
 K, ROUNDS = 150, 30
 ACCEPT = "application/json, text/event-stream"
-EARLY, LATE = "2025-03-26", "2025-11-25"
+EARLY, LATE, MODERN = "2025-03-26", "2025-11-25", "2026-07-28"
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,46 @@ def test_a_large_search_has_the_tools_of_one_over_http(index: Path, headers: dic
         assert json.loads(early["content"][0]["text"])["tools"] == wanted
         wrong = call(server, "search_tools", {"query": "x", "k": 0}, **headers).json()["result"]
         assert (wrong["isError"], wrong["content"][0]["text"][:2]) == (True, "k:")
+
+
+def test_no_caller_chooses_the_costly_way(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_to_sdk: list[Any] = []
+
+    async def handle(_: object, scope: Any, *__: Any) -> None:
+        left_to_sdk.append(scope["headers"])
+        raise RuntimeError
+
+    monkeypatch.setattr("mcp.server.streamable_http_manager.StreamableHTTPSessionManager.handle_request", handle)
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "progressToken": 7,
+    }
+    params = {"name": "search_tools", "arguments": {"query": "weather", "k": 3}, "_meta": meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    escaped = body.replace("tools/call", "\\u0074ools\\/call")
+    usual = [("content-type", "application/json"), ("accept", "application/json")]
+    modern = [("mcp-protocol-version", MODERN), ("mcp-method", "tools/call"), ("mcp-name", "search_tools")]
+    with running({"index": str(index), "retriever": "bm25"}) as server:
+        for sent, headers in (
+            (escaped, []),
+            (body, [("accept", "text/event-stream")]),
+            (body, [("mcp-protocol-version", LATE), ("mcp-protocol-version", MODERN)]),
+            (body, [*modern, ("mcp-param-x", "1")]),
+            (escaped, [*modern, ("mcp-param-query", "other"), ("mcp-param-query", "weather"), ("accept", "*/*")]),
+        ):
+            answer = server.client.post("/mcp", content=sent, headers=[*usual, *headers])
+            assert answer.status_code == 200, headers
+            assert len(answer.json()["result"]["structuredContent"]["tools"]) == 3
+    assert left_to_sdk == []
+
+
+def test_no_argument_of_the_gateways_own_tools_is_sent_as_a_header(index: Path) -> None:
+    with running({"index": str(index), "retriever": "bm25", "anonymous": ["search", "call"]}) as server:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        listed = server.client.post("/mcp", json=body, headers={"accept": ACCEPT})
+    assert "search_tools" in listed.text
+    assert "x-mcp-header" not in listed.text
 
 
 def loop_seconds(server: Running, work: Callable[[], Any]) -> float:
