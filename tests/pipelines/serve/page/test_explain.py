@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,16 +10,19 @@ import pytest
 from browsing import CONTRAST, chromium, needs_chromium, tab
 from serving import Running, running
 
+from pipelines.serve.calls.settings import AccessRules
 from pipelines.serve.keys import make_key
 
 SKINS = "teenager. my credit card. game skins. make it stop"
 KEY, DIGEST = make_key()
+WIDE, WIDE_DIGEST = make_key()
 LIMITED = {"name": "bank", "sha256": DIGEST, "scopes": ["search"], "access": {"search": ["Pennywharf Bank"]}}
+ALMOST_ALL = {"name": "most", "sha256": WIDE_DIGEST, "scopes": ["search"], "access": {"search": ["*/*"]}}
 
 
 @pytest.fixture(scope="module")
 def masstool() -> Iterator[Running]:
-    with running({"index": "bundled:sample", "retriever": "masstool", "keys": [LIMITED]}) as made:
+    with running({"index": "bundled:sample", "retriever": "masstool", "keys": [LIMITED, ALMOST_ALL]}) as made:
         yield made
 
 
@@ -39,6 +43,24 @@ def test_a_key_learns_only_of_its_own_tools(masstool: Running) -> None:
     own = masstool.client.post("/v1/explain", json={"utterance": SKINS}, headers=headers).json()
     assert {tool.split("/")[0] for tool in [*own["parts"][0]["tools"], *own["votes"]]} == {"pennywharf"}
     assert own["voters"] < masstool.post("/v1/explain", utterance=SKINS).json()["voters"]
+    providers = [tool.provider for tool in masstool.gateway.catalogue.current.index.tools.values()]
+    assert len(own["parts"][0]["tools"]) == providers.count("Pennywharf Bank")  # none is too deep in the ranking
+
+
+def test_rights_are_tested_away_from_other_requests_and_no_further_than_shown(
+    masstool: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, may_find = list[str](), AccessRules.may_find
+
+    def note(rules: AccessRules, tool_id: str, provider: str) -> bool:
+        threads.append(threading.current_thread().name)
+        return may_find(rules, tool_id, provider)
+
+    monkeypatch.setattr(AccessRules, "may_find", note)
+    wide = masstool.client.post("/v1/explain", json={"utterance": SKINS}, headers={"Authorization": f"Bearer {WIDE}"})
+    assert len(wide.json()["parts"][0]["tools"]) == 50
+    assert 50 <= len(threads) < 120
+    assert {name.partition("_")[0] for name in threads} == {"batch"}
 
 
 def test_requests_are_bounded(masstool: Running) -> None:
