@@ -83,7 +83,7 @@ def read_result(name: str, folders: Sequence[Path], training_queries: int, offic
     return SetResult(name, len(lines), tools, training_queries, official, values, cpu_ms)
 
 
-def corrected(results: Sequence[SetResult], system: str, rival: str) -> dict[str, tuple[float, float]]:
+def corrected_tests(results: Sequence[SetResult], system: str, rival: str) -> dict[str, tuple[float, float]]:
     """Set -> difference in R@5 and its p, corrected for the sets."""
     both = [result for result in results if system in result.values and rival in result.values]
     differences = [result.values[system][CHOICE] - result.values[rival][CHOICE] for result in both]
@@ -102,7 +102,7 @@ def set_rows(results: Sequence[SetResult], published: Sequence[Mapping[str, str]
     rows: list[dict[str, str]] = []
     for system in (*SYSTEMS, *MORE):
         rival = SYSTEMS[system].against if system in SYSTEMS else ""
-        tests = {BASE: corrected(results, system, BASE), rival: corrected(results, system, rival)}
+        tests = {BASE: corrected_tests(results, system, BASE), rival: corrected_tests(results, system, rival)}
         for result in results:
             if system not in result.values:
                 continue
@@ -138,8 +138,8 @@ def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]
         if own:
             means = [np.mean([result.values[name][metric].mean() for result in own]) for metric in METRICS]
             means.append(mean_recall({one.name: one.values[name][CHOICE].mean() for one in own}))
-            base = count(corrected(own, name, BASE)) if name != BASE else ""
-            rival = count(corrected(own, name, system.against)) if system.against else ""
+            base = count(corrected_tests(own, name, BASE)) if name != BASE else ""
+            rival = count(corrected_tests(own, name, system.against)) if system.against else ""
             timed = [result.cpu_ms[name] for result in own if name in result.cpu_ms]
             spent = f"CPU {np.mean(timed):.1f}" if timed else ""
         elif elsewhere:

@@ -114,9 +114,7 @@ def draw_headline(rows: list[Row], path: Path) -> None:
         axes.annotate(f"{mean:.3f}", (0.01, height), va="center", fontsize=8)
     axes.set_yticks(range(len(STEPS)), list(STEPS.values()), fontsize=8)
     axes.set_xlim(0, 1)
-    axes.set_title(
-        "R@5 on ten catalogues left out of all training but that of the last row (dot: one of them)", fontsize=9
-    )
+    axes.set_title("R@5 on ten judged catalogues (last row: eight; dot: one of them)", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)

@@ -72,7 +72,7 @@ class HasParts(Protocol):
     """A retriever that can show what its rankings are made of."""
 
     def ranking_parts(self, query: str, k: int) -> RankingParts:
-        """The parts of the ranking of one query, each at most k tools deep."""
+        """The parts of the ranking of one query, each at most k tools deep; with k of 0 only the votes."""
 
 
 @runtime_checkable

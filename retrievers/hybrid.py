@@ -81,11 +81,12 @@ class Hybrid:
         return self._search(texts, k, search)
 
     def ranking_parts(self, query: str, k: int) -> RankingParts:
-        """The rankings of the parts that read the query, and the votes of one that has some."""
+        """The rankings of the parts that read the query, and the votes of one that has some; with k of 0 only these."""
         group = self._fused if self._others is None or is_english(query) else self._others
-        inner = [part.ranking_parts(query, k) for part in group.parts if isinstance(part, HasParts)]
+        inner = [part.ranking_parts(query, 0) for part in group.parts if isinstance(part, HasParts)]
         voted = next((parts for parts in inner if parts.votes), RankingParts())
-        rankings = {name: part.search([query], k)[0] for name, part in zip(group.names, group.parts, strict=True)}
+        parts = zip(group.names, group.parts, strict=True) if k else ()
+        rankings = {name: part.search([query], k)[0] for name, part in parts}
         return replace(voted, rankings=rankings)
 
     def fuse(self, rankings: Sequence[Ranking], k: int) -> Ranking:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from pipelines.serve.batcher import Batcher
 from pipelines.serve.bounds.costs import too_large
@@ -53,7 +54,8 @@ class AnswerBuilder:
         """`max_bytes`: of an answer; a larger one is refused."""
         self._trust, self._metrics, self._max_bytes = trust, metrics, max_bytes
         self._thread: Batcher[str, Callable[[], Any], Any] = Batcher(_call_all, 1, BATCH_SIZE, MAX_WAITING)
-        self._builders: dict[str, tuple[Snapshot, DefinitionBuilder]] = {}
+        self._builders: WeakKeyDictionary[Snapshot, dict[str, DefinitionBuilder]] = WeakKeyDictionary()
+        """By version, which they must not keep in memory, and format."""
 
     async def run(self, work: Callable[[], Made]) -> Made:
         """Do some work in the thread for answers; callers take turns."""
@@ -108,12 +110,11 @@ class AnswerBuilder:
         }
 
     async def _definition_builder(self, snapshot: Snapshot, format: str) -> DefinitionBuilder:
-        known = self._builders.get(format)
-        if known is None or known[0] is not snapshot:
+        builders = self._builders.setdefault(snapshot, {})
+        if format not in builders:
             tools = snapshot.index.tools
-            known = snapshot, await asyncio.to_thread(DefinitionBuilder, tools, tools.names(), format)
-            self._builders[format] = known
-        return known[1]
+            builders[format] = await asyncio.to_thread(DefinitionBuilder, tools, tools.names(), format)
+        return builders[format]
 
 
 def _dump_results(results: Sequence[schemas.SearchResult], is_first: bool) -> bytes:

@@ -16,6 +16,8 @@ BATCH_SIZE = 16
 """Texts per search; larger batches need more padding than they save."""
 LONG_TEXT = 1_000
 """Characters from which a text counts as several of a batch."""
+DEEPER = 8
+"""Times as many tools in the next search, where a filter left too few."""
 MAX_WAITING = 1_024
 """Texts that may wait for a search thread; further ones get 429."""
 

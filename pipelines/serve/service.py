@@ -23,7 +23,7 @@ from pipelines.serve.reranking import ServedReranker, check_thresholds, fingerpr
 from pipelines.serve.results import Timings, ToolFilter, describe_rewrite, keep_allowed, make_filter, run_together
 from pipelines.serve.rewriter.dispatcher import LoadedRewriter, RewriteDispatcher, served_fusion
 from pipelines.serve.schemas import search as schemas
-from pipelines.serve.search_jobs import DetectionJob, RetrievalJob, make_batcher
+from pipelines.serve.search_jobs import DEEPER, DetectionJob, RetrievalJob, make_batcher
 from pipelines.serve.settings import ServeConfig
 from pipelines.serve.tracing import span
 from retrievers.types import Ranking
@@ -277,7 +277,7 @@ class SearchService:
             kept = await self.answers.keep_allowed(rankings, state.is_allowed)
             if searched >= num_tools or all(len(ranking) >= depth for ranking in kept):
                 return [ranking.cut(depth) for ranking in kept]
-            searched = min(num_tools, searched * 8)
+            searched = min(num_tools, searched * DEEPER)
 
     def _not_asked(self, mode: str, loaded: LoadedRewriter | None) -> NotAsked | None:
         """The reason not to ask the rewriter about any utterance of a request."""

@@ -74,11 +74,11 @@ class MassTool:
         )
 
     def ranking_parts(self, query: str, k: int) -> RankingParts:
-        """The ranking without votes, where votes are an addition, and the votes."""
+        """The ranking without votes, where votes are an addition, and the votes; with k of 0 only these."""
         if not self._has_tools or not clean(query):
             return RankingParts()
         encoded = np.ascontiguousarray(self._encoder.queries([clean(query)]), dtype=np.float32)
-        text = self._artifacts.heads.text_vectors(encoded)
+        text = self._artifacts.heads.text_vectors(encoded) if k else None
         rankings = {} if text is None else {WITHOUT_VOTES: self._dense.search_vectors(text, k)[0]}
         neighbours = voters(self._pool, self._artifacts.heads, encoded) + self._confirmed.voters(encoded)
         return RankingParts(rankings, [[self._ids[row] for row in rows] for rows in neighbours])

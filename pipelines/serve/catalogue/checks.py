@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 from pipelines.serve.catalogue.live_index import Snapshot
 from pipelines.serve.catalogue.quarantine import QuarantinedTool
@@ -32,7 +33,7 @@ class ToolChecks:
         self._trust = trust or TRUST_ALL
         self._hold_followed = FLAGS if trust is None else trust.hold
         self._followed = {name.casefold() for name in followed} - {name.casefold() for name in self._trust.vetted}
-        self._cached: tuple[Snapshot, Screening, Hubs] | None = None
+        self._cached: WeakKeyDictionary[Snapshot, tuple[Screening, Hubs]] = WeakKeyDictionary()
 
     def is_held(self, item: QuarantinedTool) -> bool:
         """True for a tool that must wait for approval."""
@@ -65,11 +66,11 @@ class ToolChecks:
         new = [tool for tool in tools if self._is_new(tool)]
         if not new or not (self._trust.hold or self._hold_followed):
             return list(hidden(tools))
-        if self._cached is None or self._cached[0] is not snapshot:
+        if snapshot not in self._cached:
             ids = list(snapshot.index.tools)
             sampled = [snapshot.index.tools[tool] for tool in ids[:: max(1, -(-len(ids) // MAX_READ))]]
-            self._cached = (snapshot, Screening(sampled), Hubs.of(snapshot.index))
-        _, screening, hubs = self._cached
+            self._cached[snapshot] = Screening(sampled), Hubs.of(snapshot.index)
+        screening, hubs = self._cached[snapshot]
 
         def near(texts: Sequence[str]) -> list[list[Tool]]:
             rankings: list[Ranking] = snapshot.search.retrieve(texts, NEIGHBOURS)

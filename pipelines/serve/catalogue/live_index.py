@@ -28,9 +28,10 @@ MAX_WAITING = 32
 """Changes that may wait, a quarter of them of one caller while others are active."""
 WRITER_SECONDS = 10.0
 """Seconds to wait for a writer in another process."""
-KEPT_SECONDS, MAX_KEPT = 2.0, 8
-"""Old snapshots are kept for this time, at most 8 of them, so that no request is the last to use one: freeing its files
-takes up to 0.3 s, during which the event loop would stand still."""
+KEPT_SECONDS, MAX_KEPT = 2.0, 2
+"""Old snapshots are kept for this time, at most 2 of them, so that most requests on them end before: to free one takes
+up to 0.3 s, in the writer's thread. Longer requests, such as those that wait for a rewriter, free theirs on the event
+loop, which stands still meanwhile."""
 T = TypeVar("T")
 log = logging.getLogger("rewrite-serve")
 

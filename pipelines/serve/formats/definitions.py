@@ -79,20 +79,43 @@ def definition_bytes(tool: Tool, format: str) -> int:
     return len(json.dumps(definition, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Definer:
+    """Defines tools of a catalogue by their ids."""
+
+    tools: Mapping[str, Tool]
+    format: _Format
+    names: LegalNames
+
+    def define_and_count(self, tool_id: str) -> tuple[str, dict[str, Any], dict[str, str], int]:
+        """The definition, with its number of characters."""
+        name, definition, originals = self.define(tool_id)
+        return name, definition, originals, _characters(definition)
+
+    def define(
+        self, tool_id: str, arguments: Callable[[Tool], Schema] = arguments_of
+    ) -> tuple[str, dict[str, Any], dict[str, str]]:
+        """Name, definition and renamed arguments."""
+        tool = self.tools[tool_id]
+        name = self.names.of(tool.id, tool.name)
+        return (name, *self.format.define(tool, name, arguments(tool)))
+
+
 class DefinitionBuilder:
     """Definitions of one catalogue's tools in one format."""
 
     def __init__(self, tools: Mapping[str, Tool], names: Iterable[tuple[str, str]], format: str) -> None:
         """`names`: ids and names of all tools."""
-        self._tools, self._format = tools, FORMATS[format]
+        form = FORMATS[format]
+        definer = _Definer(tools, form, LegalNames(names, form.extra_characters, form.max_length))
         self._with_references = format == "anthropic-search"
-        self._names = LegalNames(names, self._format.extra_characters, self._format.max_length)
         ids = list(tools)
         sampled = ids[:: max(1, -(-len(ids) // MAX_COUNTED))]
         # Unchecked: a check takes milliseconds, which the first caller would wait for; the size hardly differs.
-        counted = (_characters(self._define(tool, unchecked_arguments)[1]) for tool in sampled)
+        counted = (_characters(definer.define(tool, unchecked_arguments)[1]) for tool in sampled)
         self._characters = len(ids) / len(sampled) * sum(counted)
-        self._define_once = lru_cache(MAX_KEPT)(self._define_and_count)
+        # Of another object: a method of its own would be a cycle, and keep the tools until garbage is collected.
+        self._define_once = lru_cache(MAX_KEPT)(definer.define_and_count)
 
     def build(self, ids: Sequence[str]) -> DefinitionsOut:
         """Definitions of these tools, in order."""
@@ -108,17 +131,6 @@ class DefinitionBuilder:
             references=references if self._with_references else None,
             tokens=TokenCounts(sent=sent, catalogue=whole, saved=max(0, whole - sent)),
         )
-
-    def _define_and_count(self, tool_id: str) -> tuple[str, dict[str, Any], dict[str, str], int]:
-        name, definition, originals = self._define(tool_id)
-        return name, definition, originals, _characters(definition)
-
-    def _define(
-        self, tool_id: str, arguments: Callable[[Tool], Schema] = arguments_of
-    ) -> tuple[str, dict[str, Any], dict[str, str]]:
-        tool = self._tools[tool_id]
-        name = self._names.of(tool.id, tool.name)
-        return (name, *self._format.define(tool, name, arguments(tool)))
 
 
 def count_tokens(characters: float) -> int:

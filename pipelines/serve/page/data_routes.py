@@ -86,10 +86,11 @@ async def list_labels(gateway: GatewayDep, caller: CallerDep) -> Response:
 async def read_catalogue(body: schemas.ReadRequest, gateway: GatewayDep, caller: CallerDep) -> Response:
     """Read the tools of a catalogue that is sent as text, for `PUT /v1/tools`; changes nothing."""
     caller.charge("write", 1 + len(body.document) // BYTES_PER_UNIT)
-    limits, tools = gateway.config.limits, gateway.catalogue.current.index.tools
+    limits = gateway.config.limits
     text = CatalogueText(body.document, body.format, body.provider, limits.answer_bytes)
     async with gateway.reading.turn(caller.turn, limits.queue_seconds):
-        data = await asyncio.to_thread(gateway.reader.read, text, tools)
+        # The tools are looked up in the thread: the route would keep an old version of them in memory.
+        data = await asyncio.to_thread(lambda: gateway.reader.read(text, gateway.catalogue.current.index.tools))
     return ReplyInPieces([data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)])
 
 

@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from retrievers.files import disk_room
-from retrievers.out_of_memory import report_out_of_memory
+from retrievers.masstool.serving.tensor_files import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
 
 
 def save_checkpoint(path: Path, parts: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
     """Write parts and facts, durably."""
-    file = path.with_name(f"{path.name}.part")
-    copies = {
-        f"{part}/{name}": value.detach().cpu().contiguous().clone()
-        for part, tensors in parts.items()
-        for name, value in tensors.items()
-    }
-    with disk_room(path.parent):
-        save_file(copies, file, {"facts": json.dumps(facts)})
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(file, path)
+    write_tensors(path, parts, facts, lambda value: value.detach().cpu().contiguous().clone(), save_file)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensors], dict[str, Any]] | None:
     """Read parts and facts; None where the file is missing or damaged."""
-    if not path.exists():
-        return None
-    try:
-        with report_out_of_memory(path), safe_open(path, "pt") as opened:
-            parts: defaultdict[str, Tensors] = defaultdict(dict)
-            for key in opened.keys():  # noqa: SIM118
-                part, _, name = key.partition("/")
-                parts[part][name] = opened.get_tensor(key)
-            return parts, json.loads((opened.metadata() or {})["facts"])
-    except (SafetensorError, OSError, ValueError, KeyError):
-        return None
+    return read_tensors(path, "pt", lambda value: value)
 
 
 def copy_state(module: torch.nn.Module) -> Tensors:

@@ -15,6 +15,7 @@ from masstool_data import SETTINGS, small_set, torch_heads
 from retrievers.base import Detector, HasParts, RankingParts
 from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput
+from retrievers.hybrid import Hybrid
 from retrievers.index import Index, add, build, confirm, remove, verify
 from retrievers.index import manifest as manifests
 from retrievers.kind import Context
@@ -75,7 +76,11 @@ def test_its_rankings_have_parts(own: Path, context: Context, some_tools: list[T
     confirm(own, [(query, [tool])], context)
     confirmed = Index(own, context).retriever("masstool")
     assert isinstance(confirmed, HasParts)
-    assert [tool] in confirmed.ranking_parts(query, 5).votes
+    votes = confirmed.ranking_parts(query, 5).votes
+    assert [tool] in votes
+    assert confirmed.ranking_parts(query, 0) == RankingParts({}, votes)
+    hybrid = Hybrid({"dense": dense, "voting": confirmed}, None, "").ranking_parts(query, 5)
+    assert (list(hybrid.rankings), hybrid.votes) == (["dense", "voting"], votes)
 
 
 def test_it_learned_something_and_detects(folder: Path, context: Context) -> None:

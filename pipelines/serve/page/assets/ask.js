@@ -1,4 +1,4 @@
-// Search with two settings: the ranking of each is shown as soon as it is there.
+// Search with two settings: the ranking of each is shown as soon as it is there, then the parts of the raw one.
 
 import { call } from "./api.js";
 import { $, el, fill, foreign, trouble } from "./dom.js";
@@ -140,16 +140,17 @@ async function search(text, wanted) {
   await serverKnown;
   if (mine !== asking) return;
   settings = stages.read(wanted, about);
-  const { left, right } = settings;
-  let explained = null; // of the raw ranking; asked for once the first search is there, so that it delays none
+  let explained = null; // parts of the raw ranking; asked for once a search has found tools, so that it delays none
   const explain = () => (explained ??= call("POST", "/v1/explain", { utterance: text }, mine.signal).catch(() => null));
   const state = { text, top: Number($("top").value), about, settings, left: null, right: null, change: submit };
   $("ask-said").textContent = "Searching";
   $("answer").setAttribute("aria-busy", "true");
   try {
-    const both = [ask(body(text, right), mine, explain, (found) => (state.right = found))];
-    if (left) both.push(ask(body(text, left), mine, explain, (found) => (state.left = found)));
-    for (const request of both) request.then(() => mine === asking && draw(state), () => {});
+    const both = ["right", "left"].filter((side) => settings[side]).map(async (side) => {
+      const found = (state[side] = await ask(body(text, settings[side]), mine.signal));
+      if (mine === asking) draw(state);
+      if (found.tools.length) explain().then((parts) => parts && mine === asking && addParts(found, parts));
+    });
     await Promise.all(both);
     $("ask-said").textContent = summary(moved(state));
   } catch (failure) {
@@ -162,12 +163,17 @@ async function search(text, wanted) {
   }
 }
 
-async function ask(body, controller, explain, take) {
+async function ask(body, signal) {
   const began = performance.now();
-  const found = await call("POST", "/v1/search", body, controller.signal);
+  const found = await call("POST", "/v1/search", body, signal);
   const took = performance.now() - began;
-  const parts = found.results[0].tools.length ? await explain() : null;
-  take({ ...found.results[0], parts, timings: found.timings_ms, fingerprints: found.fingerprints, took });
+  return { ...found.results[0], timings: found.timings_ms, fingerprints: found.fingerprints, took };
+}
+
+// Explain ranks by the parts too; in place, so that what has the focus or is open stays so.
+function addParts(answer, parts) {
+  answer.parts = parts;
+  for (const way of $("answer").querySelectorAll(".why")) way.explain();
 }
 
 function draw(state) {

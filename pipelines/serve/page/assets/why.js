@@ -1,6 +1,6 @@
 // A tool's way to its rank: in short, and in sentences at a click.
 
-import { clean, count, el, foreign, percent } from "./dom.js";
+import { clean, count, el, fill, foreign, percent } from "./dom.js";
 
 const ALONE = "without votes"; // MassTool's part
 const DEPTH = 50; // of a part; a shorter one has no further tools
@@ -45,11 +45,11 @@ function lineSentence(number, line, rank, answer) {
 
 function rawSentences(tool, raw, answer) {
   const { ranks, votes, voters } = partsOf(tool, answer);
-  const said = (name, words) => el("li", {}, ...(name === ALONE ? ["Without earlier requests"] : [foreign(name)]), ` ${words}.`);
+  const sentence = (name, words) => el("li", {}, ...(name === ALONE ? ["Without earlier requests"] : [foreign(name)]), ` ${words}.`);
   const steps = ranks.map(({ name, rank, depth }) => {
-    if (name === ALONE) return said(name, rank ? `it would be ${ordinal(rank)}` : `it would be behind the first ${depth}`);
+    if (name === ALONE) return sentence(name, rank ? `it would be ${ordinal(rank)}` : `it would be behind the first ${depth}`);
     const missing = depth < DEPTH ? "does not find it" : `does not have it among its first ${depth}`;
-    return said(name, rank ? `ranks it ${ordinal(rank)}` : missing);
+    return sentence(name, rank ? `ranks it ${ordinal(rank)}` : missing);
   });
   if (voters) steps.push(el("li", {}, `${votes} of ${count(voters, "similar earlier request", "similar earlier requests")} needed it.`));
   const subject = steps.length ? "In all, the request as typed" : "The request as typed";
@@ -75,6 +75,13 @@ function sentences(tool, rank, answer) {
   return steps;
 }
 
+// `explain` of the element reads the answer again.
 export function why(tool, rank, answer) {
-  return el("details", { class: "why" }, el("summary", {}, short(tool, rank, answer)), el("ol", {}, sentences(tool, rank, answer)));
+  const [summary, list] = [el("summary"), el("ol")];
+  const explain = () => {
+    fill(summary, short(tool, rank, answer));
+    fill(list, sentences(tool, rank, answer));
+  };
+  explain();
+  return Object.assign(el("details", { class: "why" }, summary, list), { explain });
 }
