@@ -157,7 +157,7 @@ class ExactNames:
         spelling = _spelling(utterance) if near else ""
         named = {tool for tool in near if _spelling(self._names[tool]) == spelling}
         pieces = set(re.split(r"""[\s,;"'`()\[\]{}<>]+""", utterance.casefold()))
-        for literal in pieces | {piece.strip(".:!?") for piece in pieces}:
+        for literal in (pieces | {piece.strip(".:!?") for piece in pieces}) & self._literal.keys():
             for tool in _get(self._literal, literal):
                 spelled = (text for text in (tool, self._names[tool]) if text.casefold() == literal)
                 named.update(tool for text in spelled if len(words(text)) > 1 and not _BLANK.search(text))

@@ -185,8 +185,10 @@ class BM25:
         return [sum(map(self._max_score, tokens(clean(query)))) for query in queries]
 
     def _max_score(self, word: str) -> float:
-        known = (segment for segment in self._segments if word in segment.vocabulary)
-        return next((float(segment.max_scores[segment.vocabulary[word]]) for segment in known), 0.0)
+        for segment in self._segments:
+            if (term := segment.vocabulary.get(word)) is not None:
+                return float(segment.max_scores[term])
+        return 0.0
 
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
         scores = [segment.scores(words) for segment in self._segments]

@@ -87,7 +87,11 @@ def _needs_libraries() -> Iterator[None]:
 
 
 def _start_logging() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    from pipelines.serve.log_writer import LogWriter
+
+    if not logging.getLogger().handlers:
+        form = "%(asctime)s %(levelname)s %(message)s"
+        logging.basicConfig(level=logging.INFO, format=form, handlers=[LogWriter(sys.stderr)])
     logging.captureWarnings(True)
     for name in ("httpx", "httpx2", "mcp", "sentence_transformers"):  # they log every URL, session and folder
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -17,7 +17,8 @@ from starlette.exceptions import HTTPException
 from pipelines.serve.errors import FAULT, STORE_DOWN, Refusal
 from pipelines.serve.gateway import Gateway
 from pipelines.serve.http import call_routes, quarantine_routes, routes, stream_routes, tool_routes
-from pipelines.serve.http.guard import App, Guard, Message, Receive, Send, error_body, refusal_headers
+from pipelines.serve.http.asgi import App, Message, Receive, Send
+from pipelines.serve.http.guard import Guard, error_body, refusal_headers
 from pipelines.serve.http.leaving import CallerLeft
 from pipelines.serve.mcp.late_route import PATH as MCP_PATH
 from pipelines.serve.mcp.late_route import LateMcpRoute

@@ -15,11 +15,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pipelines.serve.bounds.addresses import network
 from pipelines.serve.errors import Refusal
-from pipelines.serve.http.guard import MAX_HEADER_BYTES, App, Message, Receive, Send, send_refusal
+from pipelines.serve.http.asgi import App, Message, Receive, Send
+from pipelines.serve.http.guard import HEALTH_PATHS, MAX_HEADER_BYTES, send_refusal
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import ConnectionLimits
 
-HEALTH_PATHS = {"/healthz", "/readyz"}
 HEALTH_CONNECTIONS = 16
 """Connections beyond the limits that may only ask for health."""
 HEALTH_SECONDS = 2.0

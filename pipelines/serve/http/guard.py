@@ -6,27 +6,25 @@ import asyncio
 import json
 import logging
 import random
-import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 from pipelines.serve.bounds.addresses import network
 from pipelines.serve.bounds.fairness import FairSlots, grow_turn
 from pipelines.serve.bounds.places import FairPlaces
 from pipelines.serve.errors import Refusal, overloaded
+from pipelines.serve.http.asgi import App, Message, Receive, Send
+from pipelines.serve.http.bodies import BYTES_PER_SLOT, BodyReader, too_large
 from pipelines.serve.keys import Caller, Gate
 from pipelines.serve.metrics import Metrics
 from pipelines.serve.settings import RequestLimits
 from pipelines.serve.tracing import span
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-
-OPEN_PATHS = {"/healthz", "/readyz", "/", "/report"}
+HEALTH_PATHS = {"/healthz", "/readyz"}
+"""Health checks, which are logged only when they fail."""
+OPEN_PATHS = HEALTH_PATHS | {"/", "/report"}
 """Health checks and the page, which hold no private data: no key is needed."""
 OPEN_FOLDER = "/page/"
 PROBE = Caller("probe", frozenset())
@@ -34,11 +32,6 @@ PROBE = Caller("probe", frozenset())
 MAX_HEADER_BYTES = 16_384
 RUNNING_PARTS = 16
 """While others are active, a key has this fraction of the running requests: two of 32 keep a thread busy."""
-BYTES_PER_SLOT = 65_536
-"""Bytes of a body for which a request counts as one more: reading a large one stops all others."""
-MAX_VALUES, MAX_WRITTEN_VALUES = 20_000, 100_000
-"""Commas and brackets of a large body, and of one of a key that writes or calls: a megabyte of empty lists takes
-0.1 s to read, during which all others wait."""
 REPEATED = {400, 401, 403, 413, 415, 422, 429}
 """Refusals that a caller can repeat without end."""
 FREE_ERRORS, FREE_PER_SECOND, PAUSE_SECONDS = 100.0, 5.0, (0.5, 2.5)
@@ -91,6 +84,7 @@ class Guard:
         """`hosts`: host names that callers may use; empty: any."""
         self._app, self._gate, self._limits, self._hosts, self._metrics = app, gate, limits, hosts, metrics
         self._slots = FairSlots(limits.running, RUNNING_PARTS, first_at_once=True)
+        self._bodies = BodyReader(limits)
         self._places, self._errors = FairPlaces(limits.in_flight), ErrorBudget()
         self._open = ErrorBudget(free=FREE_OPEN, per_second=OPEN_PER_SECOND)
 
@@ -99,7 +93,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, request_id = time.monotonic(), 500, secrets.token_hex(8)
+        started, status, request_id = time.monotonic(), 500, f"{random.getrandbits(64):016x}"
         caller: Caller | None = None
         is_paused = False
 
@@ -130,9 +124,10 @@ class Guard:
             self._metrics.requests.labels(route, status).inc()
             self._metrics.latency.labels(route).observe(seconds)
             name = caller.name if caller else "-"
-            log.info("%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, name, request_id)
+            level = logging.DEBUG if status == 200 and route in HEALTH_PATHS else logging.INFO
+            log.log(level, "%s %s %d %.1f ms %s %s", scope["method"], route, status, 1000 * seconds, name, request_id)
         if is_paused:  # the caller has the whole answer, but the connection takes its next request later
-            await asyncio.sleep(random.uniform(*PAUSE_SECONDS))
+            await wait_for_end(receive, random.uniform(*PAUSE_SECONDS))
             await send({"type": "http.response.body", "body": b""})
 
     def _admit(self, scope: Message) -> Caller:
@@ -163,7 +158,7 @@ class Guard:
             if media_type != "application/json":
                 raise Refusal(415, "unsupported_media_type", "send the body as application/json")
         if not (length.isascii() and length.isdigit()) or int(length[:20]) > self._limits.bytes:
-            raise self._too_large()
+            raise too_large(self._limits)
         return caller
 
     async def _handle(self, caller: Caller, scope: Message, receive: Receive, send: Send) -> None:
@@ -177,7 +172,7 @@ class Guard:
             raise overloaded("too many requests are running")
         self._metrics.in_flight.set(self._places.taken)
         try:
-            body = await self._read_body(receive, MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES)
+            body = await self._bodies.read(caller, scope, receive)
             async with self._slots.turn(caller.turn, self._limits.queue_seconds) as turn:
                 grow_turn(1 + len(body) // BYTES_PER_SLOT)
 
@@ -192,31 +187,13 @@ class Guard:
             self._places.leave(caller.turn)
             self._metrics.in_flight.set(self._places.taken)
 
-    async def _read_body(self, receive: Receive, max_values: int) -> bytes:
-        """The whole body; one of more values than a request needs is refused before its end has arrived."""
-        body, more, values = bytearray(), True, 0
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ConnectionError
-                    is_large, part = len(body) > BYTES_PER_SLOT, message.get("body", b"")
-                    body += part
-                    if len(body) > BYTES_PER_SLOT:
-                        values += count_values(part if is_large else body)
-                    if values > max_values:
-                        why = f"the body has more than {max_values:,} commas and brackets; send several requests"
-                        raise Refusal(422, "invalid", why)
-                    more = message.get("more_body", False)
-                    if len(body) > self._limits.bytes:
-                        raise self._too_large()
-        except TimeoutError:
-            raise Refusal(408, "timeout", "the body did not arrive in time") from None
-        return bytes(body)
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, "too_large", f"the body is larger than {self._limits.bytes} bytes")
+async def wait_for_end(receive: Receive, seconds: float) -> None:
+    """Wait until the connection ends, for some seconds at most: nothing of a request stays for a caller that left."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while (await receive())["type"] != "http.disconnect":
+                pass
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -227,11 +204,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return next(parts, None) or await receive()
 
     return replay
-
-
-def count_values(body: bytes | bytearray) -> int:
-    """Commas and brackets, about as many as there are values."""
-    return sum(body.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def client_network(scope: Message) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from pipelines.serve.http.guard import Receive
+from pipelines.serve.http.asgi import Receive
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from pydantic import BaseModel, ValidationError
 
 from pipelines.serve.errors import FAULT, Refusal
-from pipelines.serve.http.guard import Message, Receive, Send
+from pipelines.serve.http.asgi import Message, Receive, Send
 from pipelines.serve.http.leaving import CallerLeft, while_connected
 from pipelines.serve.mcp.server import failure
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http.guard import Message, Receive, Send
+from pipelines.serve.http.asgi import Message, Receive, Send
 
 if TYPE_CHECKING:
     from pipelines.serve.mcp.route import McpRoute

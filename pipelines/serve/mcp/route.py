@@ -11,7 +11,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from pipelines.serve.errors import Refusal
 from pipelines.serve.gateway import Gateway
-from pipelines.serve.http.guard import Message, Receive, Send, send_refusal
+from pipelines.serve.http.asgi import Message, Receive, Send
+from pipelines.serve.http.guard import send_refusal
 from pipelines.serve.mcp.direct_calls import SEARCHES, DirectAnswer, read_call, read_call_message, read_headers
 from pipelines.serve.mcp.listed_tools import ListedTools
 from pipelines.serve.mcp.server import is_large, make_result, make_server

@@ -1,0 +1,81 @@
+"""Reads the bodies of requests: in time, within their limits, and few large ones at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pipelines.serve.bounds.fairness import FairSlots
+from pipelines.serve.errors import Refusal
+from pipelines.serve.http.asgi import Message, Receive
+from pipelines.serve.keys import Caller
+from pipelines.serve.settings import RequestLimits
+
+BYTES_PER_SLOT = 65_536
+"""Bytes of a body for which a request counts as one more: reading a large one stops all others."""
+LARGE_BODIES = 8
+"""Larger bodies that are read at once; two of a key while others are active."""
+MAX_VALUES, MAX_WRITTEN_VALUES = 20_000, 100_000
+"""Commas and brackets of a large body, and of one of a key that writes or calls: a megabyte of empty lists takes
+0.1 s to read, during which all others wait."""
+
+
+class BodyReader:
+    """Bodies of all callers."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limits, self._slots = limits, FairSlots(LARGE_BODIES, first_at_once=True)
+
+    async def read(self, caller: Caller, scope: Message, receive: Receive) -> bytes:
+        """The whole body of a request."""
+        max_values = MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES
+        async with self._turn(caller, scope):
+            return await self._read(receive, max_values)
+
+    @asynccontextmanager
+    async def _turn(self, caller: Caller, scope: Message) -> AsyncIterator[None]:
+        """A slot to read a large body, or one of unknown size. Those that wait are not read on, so that sixty of one
+        caller do not arrive in one turn of the event loop."""
+        given = {name.lower(): value for name, value in scope["headers"]}
+        if b"transfer-encoding" not in given and int(given.get(b"content-length", 0)) <= BYTES_PER_SLOT:
+            yield
+            return
+        await self._slots.enter(caller.turn, self._limits.queue_seconds)
+        try:
+            yield
+        finally:
+            self._slots.leave(caller.turn)
+
+    async def _read(self, receive: Receive, max_values: int) -> bytes:
+        """The whole body; one of more values than a request needs is refused before its end has arrived."""
+        body, more, values = bytearray(), True, 0
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ConnectionError
+                    is_large, part = len(body) > BYTES_PER_SLOT, message.get("body", b"")
+                    body += part
+                    if len(body) > BYTES_PER_SLOT:
+                        values += count_values(part if is_large else body)
+                    if values > max_values:
+                        why = f"the body has more than {max_values:,} commas and brackets; send several requests"
+                        raise Refusal(422, "invalid", why)
+                    more = message.get("more_body", False)
+                    if len(body) > self._limits.bytes:
+                        raise too_large(self._limits)
+        except TimeoutError:
+            raise Refusal(408, "timeout", "the body did not arrive in time") from None
+        return bytes(body)
+
+
+def too_large(limits: RequestLimits) -> Refusal:
+    """The refusal of a body of too many bytes."""
+    return Refusal(413, "too_large", f"the body is larger than {limits.bytes} bytes")
+
+
+def count_values(body: bytes | bytearray) -> int:
+    """Commas and brackets, about as many as there are values."""
+    return sum(body.count(sign) for sign in (b",", b"[", b"{"))
