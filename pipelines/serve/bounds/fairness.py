@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,6 +16,8 @@ ACTIVE_SECONDS = 10.0
 """A caller counts as active for this time after a request."""
 SHARE = 4
 """While others are active, a caller gets at most one part of this number."""
+PATIENCE = 0.5, 1.0
+"""The part of its time that a request waits for a slot at most; sixty that came together are not refused together."""
 MAX_HOLD = 0.02
 """Seconds that a part of a large request waits for small requests of other callers, at most."""
 MAX_REST = 0.25
@@ -179,7 +182,7 @@ class FairSlots:
                 callback()
 
     async def enter(self, caller: str, seconds: float | None) -> None:
-        """Wait for a slot; None: for as long as it takes."""
+        """Wait for a slot, for `seconds` at most; None: for as long as it takes."""
         self.active.note(caller)
         if caller not in self._waiting and self._has_room(caller):
             self.take(caller)
@@ -187,7 +190,7 @@ class FairSlots:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append(granted)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(None if seconds is None else seconds * random.uniform(*PATIENCE)):
                 await granted
         except BaseException as error:
             if granted.done() and not granted.cancelled():
