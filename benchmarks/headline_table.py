@@ -36,16 +36,16 @@ class System:
 SYSTEMS: Mapping[str, System] = {
     "minilm": System("MiniLM as it comes", ""),
     "bm25": System("BM25", "minilm"),
-    "old": System("both by ranks", "bm25"),
-    "tools": System("`bundled:tools`, tuned on others", "old"),
-    "hybrid": System("hybrid: `bundled:tools` and BM25, scores added", "tools"),
-    "languages": System("hybrid by language: the default", "hybrid"),
-    "rules": System("hybrid and `rules`, which search clauses too", "hybrid"),
-    "cross-encoder": System("both by ranks, 20 tools reranked by 22M", "old", "GPU 8, 12"),
+    "old": System("BM25 + MiniLM, by ranks", "bm25"),
+    "tools": System("`bundled:tools`, tuned on other sets", "old"),
+    "hybrid": System("hybrid: BM25 + `bundled:tools`, scores added", "tools"),
+    "languages": System("hybrid, multilingual where needed: the default", "hybrid"),
+    "rules": System("hybrid, clauses searched too (`rules`)", "hybrid"),
+    "cross-encoder": System("BM25 + MiniLM, 20 tools reranked by 22M", "old", "GPU 8, 12"),
     "lm-1.5b": System("hybrid, 20 tools reranked by 1.5B", "hybrid", "GPU 18, 100"),
     "labels": System("labels of your own: MassTool on `bundled:tools`", "hybrid"),
 }
-SHORT = {"minilm": "MiniLM", "bm25": "BM25", "old": "both by ranks", "tools": "`bundled:tools`", "hybrid": "hybrid"}
+SHORT = {"minilm": "MiniLM", "bm25": "BM25", "old": "by ranks", "tools": "`bundled:tools`", "hybrid": "hybrid"}
 """Rows that others are compared with, in the table."""
 SHARED = ("toollens", "toolbench", "nl2bash")
 """Sets whose tools are, in part or all, in catalogues that encoders and rerankers learned from."""
@@ -130,7 +130,7 @@ def _p(test: tuple[float, float] | None) -> str:
 
 def markdown(results: Sequence[SetResult], published: Sequence[Mapping[str, str]]) -> str:
     """The table of means; `n` is shown where a row has fewer sets than the others."""
-    head = "| | R@5 | N@5 | C@5 | R@5, new tools | than MiniLM | than another row | ms |"
+    head = "| | R@5 | N@5 | C@5 | R@5, new tools | against MiniLM | against another row | ms |"
     lines, known = [head, "|---|---|---|---|---|---|---|---|"], {result.name for result in results}
     for name, system in SYSTEMS.items():
         own = [result for result in results if name in result.values]

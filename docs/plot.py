@@ -39,7 +39,7 @@ STEPS = {
     "cross-encoder": "both, by ranks, and a 22M reranker",
     "tools": "bundled:tools",
     "hybrid": "bundled:tools and BM25",
-    "languages": "the same, by language: the default",
+    "languages": "the same, multilingual where needed: the default",
     "lm-1.5b": "bundled:tools and BM25, and a 1.5B reranker (GPU)",
     "labels": "labels of your own: MassTool",
 }
