@@ -8,9 +8,9 @@ TABLE := python benchmarks/masstool_table.py configs/index
 CATALOGUES := toole bfcl mcpzero toolbench
 SEEDS := 1 2
 
-# $(call job,NAME,NAMES OF JOBS THAT COME FIRST,COMMAND)
+# $(call job,NAME,NAMES OF ALL_JOBS THAT COME FIRST,COMMAND)
 define job_rule
-JOBS += $(1)
+ALL_JOBS += $(1)
 $(DONE)/$(1): $(addprefix $(DONE)/,$(2)); @mkdir -p $(DONE)
 	$(3)
 	@touch $$@
@@ -171,7 +171,7 @@ $(call job,grid-toollens,$(addprefix index-toollens,-tuned -masstool -toolgen -w
 $(call job,grid-toolbench,index-toolbench-learned index-toolbench-masstool aligned-toolbench,\
   $(EVAL)/grid.yaml --set dataset=toolbench --set group_by=group)
 
-.PHONY: $(JOBS) list
+.PHONY: $(ALL_JOBS) list
 .DEFAULT_GOAL := list
-list:  ; @printf '%s\n' $(sort $(JOBS))
-$(JOBS): %: $(DONE)/%
+list:  ; @printf '%s\n' $(sort $(ALL_JOBS))
+$(ALL_JOBS): %: $(DONE)/%

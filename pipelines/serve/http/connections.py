@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +26,6 @@ HEALTH_SECONDS = 2.0
 """Time for their headers."""
 MAX_UNFINISHED = 4 * MAX_HEADER_BYTES
 """Bytes of headers without an end; the parser keeps all of them, and the guard sees only complete ones."""
-NEW_PER_TURN = 2
-"""New connections that are read in one turn of the event loop: in a flood of them, requests get turns in between."""
 OTHER_HANDLES = 64
 """File handles that are left for files, the database and the rewriter."""
 LOG_SECONDS = 30.0
@@ -42,10 +40,6 @@ class ConnectionTable:
         self._limits, self._metrics, self._total = limits, metrics, affordable(limits.total)
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._size = self._num_health = 0
-        self._held: deque[Connection] = deque()
-        """New connections that wait for their turn."""
-        self._num_read = 0
-        """New connections of this turn; above 0 its end is scheduled."""
         self._closed: Counter[str] = Counter()
         self._logged = 0.0
 
@@ -67,26 +61,6 @@ class ConnectionTable:
             self._num_health += 1
         peers[connection] = None
         self._resize(1)
-
-    def read_in_turn(self, connection: Connection) -> None:
-        """Read what a new connection sends, now or a few turns of the event loop later."""
-        if not self._num_read:
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-        if self._num_read < NEW_PER_TURN:
-            self._num_read += 1
-        else:
-            connection.flow.pause_reading()
-            self._held.append(connection)
-
-    def _begin_turn(self) -> None:
-        self._num_read = 0
-        while self._held and self._num_read < NEW_PER_TURN:
-            connection = self._held.popleft()
-            if not connection.transport.is_closing():
-                connection.flow.resume_reading()
-                self._num_read += 1
-        if self._num_read:
-            asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
@@ -162,8 +136,6 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.headers_since, self.address = time.monotonic(), network(self.client[0] if self.client else "")
         self.table.add(self)
-        if not transport.is_closing():
-            self.table.read_in_turn(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the table."""

@@ -134,13 +134,6 @@ def test_one_address_cannot_take_every_connection(index: Path) -> None:
         assert metric(server, "connections ") <= 10
 
 
-def test_many_new_connections_are_read_a_few_by_turn_and_all_answered(index: Path) -> None:
-    with bounded(index, **LOOSE) as server, ExitStack() as stack:
-        made = opened(stack, server.port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 100)
-        for connection in made:
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-
-
 def test_health_is_answered_while_every_connection_is_busy(index: Path) -> None:
     with bounded(index, total=10, **LOOSE) as server, ExitStack() as stack:
         server.client.close()
