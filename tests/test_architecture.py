@@ -53,7 +53,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli",
     ),
     "pipelines/serve": (
-        "errors metrics tracing index_config bounds",
+        "errors metrics tracing log_writer index_config bounds",
         "bounds.fairness",
         "schemas batcher rewriter.settings calls.settings",
         "settings formats search_jobs",

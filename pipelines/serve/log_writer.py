@@ -62,7 +62,7 @@ class LogWriter(logging.Handler):
 
     def _take_lines(self) -> list[str]:
         lost, self._num_lost = self._num_lost, 0
-        lines = [f"{lost} lines of the log are lost: nobody read it"] if lost else []
+        lines = [f"{lost} lines of the log are lost: they were not read in time"] if lost else []
         with suppress(IndexError):
             while True:
                 lines.append(self._lines.popleft())

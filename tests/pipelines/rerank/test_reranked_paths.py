@@ -117,16 +117,13 @@ def test_mcp_says_that_the_order_is_the_first_one(
     serve: Callable[..., Running], folder: Path, scored_by: Callable[[CountingReranker], None]
 ) -> None:
     from pipelines.serve.keys import Caller
-    from pipelines.serve.mcp.server import SearchTools, _search
+    from pipelines.serve.mcp.server import FoundTools, SearchTools, _search
 
     scored_by(BrokenReranker())
     gateway = serve(rerank={"path": str(folder)}).gateway
     answer = asyncio.run(_search(gateway, Caller("test", frozenset({"search"})), SearchTools(query=QUERY), None))
-    assert answer.structured_content is not None
-    assert (
-        answer.structured_content["message"]
-        == "the tools are in their first order: the reranker did not answer (not_finite)"
-    )
+    assert isinstance(answer, FoundTools)
+    assert answer.message == "the tools are in their first order: the reranker did not answer (not_finite)"
 
 
 def test_a_batch_job_counts_rows_that_were_not_reranked(

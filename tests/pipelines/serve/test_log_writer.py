@@ -32,7 +32,7 @@ def written(stream: io.StringIO) -> Iterator[LogWriter]:
 
 
 class StuckStream(io.StringIO):
-    """Nobody reads it until `go`."""
+    """It is not read until `go`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_the_last_lines_are_written_at_the_end_of_a_process() -> None:
     assert len(ended.stderr.splitlines()) == 100
 
 
-def test_a_reader_that_stands_still_stops_nobody_and_loses_the_oldest() -> None:
+def test_a_reader_that_stands_still_stops_no_caller_and_loses_the_oldest() -> None:
     stream = StuckStream()
     with written(stream):
         LOG.info("first")
@@ -74,5 +74,5 @@ def test_a_reader_that_stands_still_stops_nobody_and_loses_the_oldest() -> None:
             LOG.info("line %d", number)
         stream.go.set()
     lines = stream.getvalue().splitlines()
-    assert lines[:3] == ["first", "7 lines of the log are lost: nobody read it", "line 7"]
+    assert lines[:3] == ["first", "7 lines of the log are lost: they were not read in time", "line 7"]
     assert lines[-1] == f"line {log_writer.MAX_LINES + 6}"
