@@ -59,7 +59,7 @@ def test_definitions_do_not_keep_an_old_version(tmp_path: Path, monkeypatch: pyt
         weakref.finalize(server.gateway.catalogue.current.index.tools, note_thread, threads)
         tool = {"name": "new", "description": "Mends umbrellas."}
         assert server.client.put("/v1/tools/new", json=tool).status_code == 200
-        until(lambda: threads, patience=10)  # although nobody has asked for definitions since
+        until(lambda: threads, patience=10)  # although no definitions were asked for since
     assert threads[0].startswith("write")
 
 

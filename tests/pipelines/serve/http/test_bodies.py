@@ -56,9 +56,14 @@ def test_small_bodies_do_not_wait() -> None:
 
 def test_the_pause_of_a_caller_ends_when_it_leaves() -> None:
     """Else thousands of paused requests stay, and every garbage collection, which stops all threads, looks at them."""
+    parts = list[int]()
 
     async def left() -> Message:
         return {"type": "http.disconnect"}
+
+    async def sends_on() -> Message:
+        parts.append(1)
+        return {"type": "http.request", "body": b"x", "more_body": True}
 
     async def stays() -> Message:
         await asyncio.sleep(PATIENCE)
@@ -71,3 +76,5 @@ def test_the_pause_of_a_caller_ends_when_it_leaves() -> None:
 
     assert asyncio.run(seconds(left, PATIENCE)) < PATIENCE / 2
     assert 0.1 <= asyncio.run(seconds(stays, 0.1)) < PATIENCE / 2
+    assert 0.1 <= asyncio.run(seconds(sends_on, 0.1)) < PATIENCE / 2
+    assert len(parts) == 1  # what it sends while it is paused is not read
