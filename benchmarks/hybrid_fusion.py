@@ -20,7 +20,7 @@ from harness import make_parser, write_json
 
 from pipelines.evaluate.significance import holm, randomisation_test
 from retrievers.fusion import DEPTH, add_scores, reciprocal_rank, weighted
-from retrievers.lexical import SCORE_UNIT
+from retrievers.lexical.bm25 import SCORE_UNIT
 from retrievers.types import Ranking
 from reward.metrics import measure_rankings
 

@@ -22,7 +22,7 @@ from retrievers.dense.encoder import Encoder
 from retrievers.fusion import fuse
 from retrievers.kind import Block
 from retrievers.language.english import is_english
-from retrievers.lexical import BM25Kind
+from retrievers.lexical.bm25 import BM25Kind
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings, FusionSettings
 from retrievers.text import FIELDS, clean, document

@@ -29,7 +29,7 @@ from retrievers.calibration.evidence import HEAD, EvidenceReader
 from retrievers.dense.encoder import Encoder
 from retrievers.fusion import DEPTH, add_scores
 from retrievers.kind import Block
-from retrievers.lexical import SCORE_UNIT, BM25Kind
+from retrievers.lexical.bm25 import SCORE_UNIT, BM25Kind
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
 from retrievers.types import Ranking

@@ -27,7 +27,7 @@ from pipelines.context import make_context
 from retrievers.dense.embeddings import embed
 from retrievers.dense.encoder import Encoder, check_device
 from retrievers.fusion import DEPTH
-from retrievers.lexical import SCORE_UNIT
+from retrievers.lexical.bm25 import SCORE_UNIT
 from retrievers.text import clean
 from retrievers.types import Tool
 from reward.metrics import Judged, measure

@@ -94,6 +94,14 @@ class LearnsFromFeedback(Protocol):
 
 
 @runtime_checkable
+class ReadsNames(Protocol):
+    """A kind that reads the names of tools as well as their texts."""
+
+    def rows_with_names(self, documents: Sequence[str], names: Sequence[str]) -> Arrays:
+        """`Kind.rows` with the name of each tool."""
+
+
+@runtime_checkable
 class NeedsTools(Protocol):
     """A kind that gives every tool its own identity, so that it needs the tools and not only their texts."""
 

@@ -30,7 +30,7 @@ RetrieverSettings = (
 )
 
 KINDS: dict[str, tuple[type, str]] = {
-    "bm25": (BM25Settings, "retrievers.lexical:BM25Kind"),
+    "bm25": (BM25Settings, "retrievers.lexical.bm25:BM25Kind"),
     "dense": (DenseSettings, "retrievers.dense.retriever:DenseKind"),
     "hybrid": (HybridSettings, "retrievers.hybrid:HybridKind"),
     "masstool": (MassToolSettings, "retrievers.masstool.kind:MassToolKind"),

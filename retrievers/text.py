@@ -88,7 +88,7 @@ def document(tool: Tool, fields: Collection[str] = FIELDS) -> str:
     """
     lines = []
     name = tool.name.strip()
-    spaced = name if " " in name else " ".join(words(name)) or name
+    spaced = spaced_name(name)
     if "name" in fields:
         lines.append(spaced)
     if "description" in fields and tool.description:
@@ -102,6 +102,12 @@ def document(tool: Tool, fields: Collection[str] = FIELDS) -> str:
     if "name" in fields and spaced != name:
         lines.append(name)
     return "\n".join(lines)
+
+
+def spaced_name(name: str) -> str:
+    """A name as its words: `getWeather` -> `get Weather`."""
+    name = name.strip()
+    return name if " " in name else " ".join(words(name)) or name
 
 
 def _parameter(name: str, kind: str, description: str) -> str:

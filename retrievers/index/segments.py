@@ -10,7 +10,7 @@ from retrievers.files import put_array, put_bytes
 from retrievers.index import tools as tool_lines
 from retrievers.index.manifest import Manifest, Segment
 from retrievers.index.reader import blocks, live_mask, segment_tools
-from retrievers.kind import Arrays, Block, Kind, NeedsTools, SeesExistingRows
+from retrievers.kind import Arrays, Block, Kind, NeedsTools, ReadsNames, SeesExistingRows
 from retrievers.text import document
 from retrievers.types import Tool, ToolId
 
@@ -25,10 +25,15 @@ def make_segment(folder: Path, tools: Sequence[Tool], text: tuple[str, ...], kin
 def make_arrays(tools: Sequence[Tool], text: tuple[str, ...], kinds: Mapping[str, Kind]) -> dict[str, Arrays]:
     """Every retriever's arrays for these tools."""
     documents = [document(tool, text) for tool in tools]
-    return {
-        name: kind.tool_rows(tools, documents) if isinstance(kind, NeedsTools) else kind.rows(documents)
-        for name, kind in kinds.items()
-    }
+
+    def rows(kind: Kind) -> Arrays:
+        if isinstance(kind, NeedsTools):
+            return kind.tool_rows(tools, documents)
+        if isinstance(kind, ReadsNames) and "name" in text:
+            return kind.rows_with_names(documents, [tool.name for tool in tools])
+        return kind.rows(documents)
+
+    return {name: rows(kind) for name, kind in kinds.items()}
 
 
 def show_existing_rows(kinds: Mapping[str, Kind], existing: Callable[[str], Sequence[Block]]) -> None:

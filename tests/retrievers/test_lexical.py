@@ -1,22 +1,30 @@
-"""BM25 gives the scores of rank_bm25, in any script, and does not load JAX."""
+"""BM25 gives the scores of rank_bm25, with a bonus for names, in any script, and does not load JAX."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
+import numpy as np
 import pytest
 import rank_bm25
 from paths import ROOT
 
 from pipelines.data.sample_data import sample_folder
+from retrievers.base import BoundsScores
 from retrievers.index import Index, add, build, remove
-from retrievers.kind import Context
+from retrievers.kind import Block, Context
+from retrievers.lexical.bm25 import BM25Kind
+from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
-from retrievers.text import document, tokens
-from retrievers.types import Tool
+from retrievers.text import FIELDS, document, spaced_name, tokens
+from retrievers.types import Ranking, Tool
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +49,97 @@ def check_against_rank_bm25(index: Index, utterances: list[str], k1: float = 1.5
 def test_scores_are_those_of_rank_bm25(
     k1: float, b: float, sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
 ) -> None:
-    build(tmp_path / "index", sample_tools, {"bm25": BM25Settings(k1=k1, b=b)}, context)
+    build(tmp_path / "index", sample_tools, {"bm25": BM25Settings(k1=k1, b=b, names=0)}, context)
     check_against_rank_bm25(Index(tmp_path / "index", context), utterances, k1, b)
 
 
 def test_scores_are_those_of_rank_bm25_after_changes(
     sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
 ) -> None:
-    settings = {"bm25": BM25Settings(), "slow": BM25Settings(engine="rank_bm25")}
+    settings = {"bm25": BM25Settings(names=0), "slow": BM25Settings(engine="rank_bm25", names=0)}
     build(tmp_path / "index", sample_tools[:150], settings, context)
     add(tmp_path / "index", sample_tools[140:], context)
     remove(tmp_path / "index", [tool.id for tool in sample_tools[20:60]], context)
     index = Index(tmp_path / "index", context)
     check_against_rank_bm25(index, utterances)
     assert index.retriever("slow").search(utterances, 10) == index.retriever("bm25").search(utterances, 10)
+
+
+def name_bonus(tools: Sequence[Tool], words: Sequence[str], weight: float) -> dict[str, float]:
+    """The formula of `names.py`, tool by tool."""
+    names = {tool.id: set(tokens(spaced_name(tool.name))) for tool in tools}
+    frequency = Counter(word for own in names.values() for word in own)
+    idf = {word: math.log((len(tools) + 1) / count) for word, count in frequency.items()}
+    bonus = {}
+    for tool, own in names.items():
+        found, whole = (sum(idf[word] for word in group) for group in (own & set(words), own))
+        bonus[tool] = weight * found * (found / whole) ** 3 if found else 0.0
+    return bonus
+
+
+@pytest.mark.parametrize("weight", [2.0, 0.5])
+def test_a_tool_has_the_bonus_of_its_name_also_after_changes(
+    weight: float, sample_tools: list[Tool], context: Context, utterances: list[str], tmp_path: Path
+) -> None:
+    settings = {
+        "plain": BM25Settings(names=0),
+        "bm25": BM25Settings(names=weight),
+        "slow": BM25Settings(engine="rank_bm25", names=weight),
+    }
+    build(tmp_path / "index", sample_tools[:150], settings, context)
+    add(tmp_path / "index", sample_tools[140:], context)
+    remove(tmp_path / "index", [tool.id for tool in sample_tools[20:60]], context)
+    index = Index(tmp_path / "index", context)
+    tools = list(index.tools.values())
+    asked = [*utterances[:60], *(spaced_name(tool.name) for tool in tools[:40])]
+    plain, named, slow = (index.retriever(name).search(asked, len(tools)) for name in settings)
+    assert slow == named
+    raised = 0
+    for query, before, after in zip(asked, plain, named, strict=True):
+        scores, bonus = dict(before), name_bonus(tools, tokens(query), weight)
+        assert dict(after) == pytest.approx({tool: scores[tool] + bonus[tool] for tool in scores}, abs=1e-7)
+        raised += any(bonus.values())
+    assert raised >= 40
+    for name in settings:
+        retriever = index.retriever(name)
+        assert isinstance(retriever, BoundsScores)
+        tops = [max(ranking.scores, default=0.0) for ranking in retriever.search(asked, 1)]
+        assert all(top <= most for top, most in zip(tops, retriever.max_scores(asked), strict=True))
+
+
+def test_a_tool_that_is_asked_for_by_name_comes_first(
+    sample_tools: list[Tool], context: Context, tmp_path: Path
+) -> None:
+    """BM25 alone counts words, and prefers the tool that says more of them."""
+    sheets = Tool("sheets", "Google Sheets", "Read, update and write data in spreadsheets.")
+    rows = Tool("rows", "Row counter", "Count each row of a table, whenever one is added.")
+    settings = {"plain": BM25Settings(names=0), "bm25": BM25Settings()}
+    asked = "note each row that is added in Google Sheets"
+    for text, first in ((FIELDS, "sheets"), (("description",), "rows")):
+        build(tmp_path / "index", [*sample_tools, sheets, rows], settings, context, text=text)
+        index = Index(tmp_path / "index", context)
+        plain, named = (index.retriever(name).search([asked], 1)[0] for name in settings)
+        assert (plain.ids, named.ids) == (("rows",), (first,))
+
+
+def test_segments_without_names_are_searched_as_before(some_tools: list[Tool], context: Context) -> None:
+    """Those of an index of an earlier version, alone and merged with newer ones."""
+    kind, live = BM25Kind(BM25Settings(), context), np.ones(len(some_tools), dtype=bool)
+    documents, names = [document(tool) for tool in some_tools], [tool.name for tool in some_tools]
+    old, new = Block(kind.rows(documents), live), Block(kind.rows_with_names(documents, names), live)
+    assert kind.merge([new, new]).keys() == new.arrays.keys() > old.arrays.keys()
+    assert kind.merge([old, new]).keys() == old.arrays.keys()
+    rows = Rows([tool.id for tool in some_tools], live)
+    asked = [document(tool, ("name",)) for tool in some_tools]
+
+    def search(block: Block, settings: BM25Settings) -> list[Ranking]:
+        return BM25Kind(settings, context).open([block], rows, "", no_other).search(asked, 5)
+
+    assert search(old, BM25Settings()) == search(old, BM25Settings(names=0)) != search(new, BM25Settings())
+
+
+def no_other(name: str) -> NoReturn:
+    raise AssertionError(f"BM25 opens no other retriever, got {name}")
 
 
 def test_words_of_every_script_are_found(context: Context, tmp_path: Path) -> None:
@@ -75,7 +160,7 @@ def test_no_gpu_memory_goes_to_a_library_that_is_not_asked(tmp_path: Path) -> No
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax/__init__.py").write_text("print('jax wakes')")
     (tmp_path / "jax/lax.py").write_text("top_k = lambda *_: None")
-    program = "import retrievers.lexical; print('bm25 is there'); import jax.lax"
+    program = "import retrievers.lexical.bm25; print('bm25 is there'); import jax.lax"
     paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     told = subprocess.run([sys.executable, "-c", program], env=paths, capture_output=True, text=True)
     assert (told.returncode, told.stdout) == (0, "bm25 is there\njax wakes\n"), told.stderr

@@ -12,7 +12,7 @@ from pipelines.context import make_context
 from pipelines.train.encoder.sets import EncoderSet
 from retrievers.fusion import add_scores
 from retrievers.kind import Block
-from retrievers.lexical import SCORE_UNIT, BM25Kind
+from retrievers.lexical.bm25 import SCORE_UNIT, BM25Kind
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
 from retrievers.types import Ranking

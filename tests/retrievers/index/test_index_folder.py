@@ -287,7 +287,8 @@ def test_doing_nothing_changes_no_byte(folder: Path) -> None:
 
 # verify.
 
-FILES = ["tools", *(f"bm25-{name}" for name in ("vocabulary", "starts", "rows", "counts", "lengths")), "dense-vectors"]
+POSTINGS = ("vocabulary", "starts", "rows", "counts", "lengths", "name-vocabulary", "name-starts", "name-rows")
+FILES = ["tools", *(f"bm25-{name}" for name in POSTINGS), "dense-vectors"]
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,13 @@ A segment on disk holds raw counts: vocabulary, postings (term -> rows, with fre
 number of tools and their mean length, so they are computed on opening, in one vectorised pass (about 0.1 s for 50,000
 tools), and passed to bm25s. That makes adding one tool cheap: bm25s itself can only index everything again.
 
-The formula is BM25+ with delta 0, the one that bm25s and rank_bm25 have in common: idf = ln((N + 1) / df).
+The formula is BM25+ with delta 0, the one that bm25s and rank_bm25 have in common: idf = ln((N + 1) / df). Tools whose
+names are in the query get a bonus (`names.py`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,16 @@ import rank_bm25
 
 from retrievers.base import Retriever
 from retrievers.kind import Arrays, Block, Context
+from retrievers.lexical.names import NameBonus, have_names, merge_names, name_rows
+from retrievers.lexical.postings import (
+    count_words,
+    document_frequencies,
+    inverse_frequencies,
+    merge_postings,
+    terms_of,
+    total_frequencies,
+    vocabulary_of,
+)
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
 from retrievers.text import clean, tokens
@@ -62,62 +72,22 @@ class BM25Kind:
         return {}
 
     def rows(self, documents: Sequence[str]) -> Arrays:
-        vocabulary: dict[str, int] = {}
-        terms, rows, counts = [], [], []
-        for row, document in enumerate(documents):
-            for token, count in Counter(tokens(document)).items():
-                terms.append(vocabulary.setdefault(token, len(vocabulary)))
-                rows.append(row)
-                counts.append(count)
-        arrays = [np.array(column, dtype=np.int64) for column in (terms, rows, counts)]
-        return _postings(list(vocabulary), arrays[0], arrays[1], arrays[2], len(documents))
+        return count_words([tokens(document) for document in documents])
+
+    def rows_with_names(self, documents: Sequence[str], names: Sequence[str]) -> Arrays:
+        return self.rows(documents) | (name_rows(names) if self._settings.names else {})
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:
-        vocabulary: dict[str, int] = {}
-        terms, rows, counts = [], [], []
-        offset = 0
-        for block in blocks:
-            names = _vocabulary(block.arrays)
-            ids = np.array([vocabulary.setdefault(name, len(vocabulary)) for name in names], dtype=np.int64)
-            live = block.live[block.arrays["rows"]]
-            new_row = offset + np.cumsum(block.live) - 1
-            terms.append(ids[_terms(block.arrays)[live]])
-            rows.append(new_row[block.arrays["rows"][live]])
-            counts.append(block.arrays["counts"][live])
-            offset += int(block.live.sum())
-        return _postings(list(vocabulary), np.concatenate(terms), np.concatenate(rows), np.concatenate(counts), offset)
+        return merge_postings(blocks) | merge_names(blocks)
 
     def open(
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
         segments = _score_segments(blocks, self._settings)
+        names = NameBonus(blocks, self._settings.names) if self._settings.names and have_names(blocks) else None
         if self._settings.engine == "rank_bm25":
-            return RankBM25(segments, rows, fingerprint, self._settings)
-        return BM25(segments, rows, fingerprint)
-
-
-def _postings(vocabulary: list[str], terms: np.ndarray, rows: np.ndarray, counts: np.ndarray, size: int) -> Arrays:
-    """Sorted postings; words that no row has any more are left out."""
-    used, terms = np.unique(terms, return_inverse=True)
-    order = np.lexsort((rows, terms))
-    lengths = np.bincount(rows, weights=counts, minlength=size)
-    return {
-        "vocabulary": np.frombuffer("\n".join(vocabulary[i] for i in used).encode(), dtype=np.uint8),
-        "starts": np.searchsorted(terms[order], np.arange(len(used) + 1)).astype(np.int64),
-        "rows": rows[order].astype(np.int32),
-        "counts": counts[order].astype(np.int32),
-        "lengths": lengths.astype(np.int32),
-    }
-
-
-def _vocabulary(arrays: Arrays) -> list[str]:
-    text = arrays["vocabulary"].tobytes().decode()
-    return text.split("\n") if text else []
-
-
-def _terms(arrays: Arrays) -> np.ndarray:
-    """The term of every posting."""
-    return np.repeat(np.arange(len(arrays["starts"]) - 1), np.diff(arrays["starts"]))
+            return RankBM25(segments, rows, fingerprint, self._settings, names)
+        return BM25(segments, rows, fingerprint, names)
 
 
 class _ScoredSegment:
@@ -126,9 +96,9 @@ class _ScoredSegment:
     def __init__(self, arrays: Arrays, live: np.ndarray) -> None:
         # Plain arrays over the mapped memory: slicing a memmap costs more than the sums it is sliced for.
         self.arrays, self.live = {name: np.asarray(array) for name, array in arrays.items()}, live
-        self.vocabulary = {name: i for i, name in enumerate(_vocabulary(arrays))}
-        self.terms = _terms(arrays)
-        self.document_frequency = np.bincount(self.terms[live[arrays["rows"]]], minlength=len(self.vocabulary))
+        self.vocabulary = {name: i for i, name in enumerate(vocabulary_of(arrays))}
+        self.terms = terms_of(arrays)
+        self.frequency = document_frequencies(self.terms, live[self.arrays["rows"]], len(self.vocabulary))
         self.engine = bm25s.BM25(method="bm25+", delta=0.0, dtype="float64", int_dtype="int64")
         self.engine.nonoccurrence_array = None  # with delta 0 a word that a tool lacks scores 0
 
@@ -158,14 +128,9 @@ def _score_segments(blocks: Sequence[Block], settings: BM25Settings) -> list[_Sc
     live = sum(int(segment.live.sum()) for segment in segments)
     num_words = sum(int(segment.arrays["lengths"][segment.live].sum()) for segment in segments)
     average = max(num_words, 1) / max(live, 1)
-    total: Counter[str] = Counter()
-    if len(segments) > 1:
-        for segment in segments:
-            total.update(dict(zip(segment.vocabulary, segment.document_frequency.tolist(), strict=True)))
-    for segment in segments:
-        frequency = np.array([total[name] for name in segment.vocabulary]) if total else segment.document_frequency
-        idf = np.log((live + 1) / np.maximum(frequency, 1))
-        segment.set_scores(np.where(frequency > 0, idf, 0.0), average, settings)  # 0: only dead rows have the word
+    totals = total_frequencies([(list(segment.vocabulary), segment.frequency) for segment in segments])
+    for segment, frequencies in zip(segments, totals, strict=True):
+        segment.set_scores(inverse_frequencies(frequencies, live), average, settings)
     return segments
 
 
@@ -174,15 +139,20 @@ class BM25:
 
     score_unit = SCORE_UNIT
 
-    def __init__(self, segments: Sequence[_ScoredSegment], rows: Rows, fingerprint: str) -> None:
-        self._segments, self._rows, self.fingerprint = segments, rows, fingerprint
+    def __init__(
+        self, segments: Sequence[_ScoredSegment], rows: Rows, fingerprint: str, names: NameBonus | None = None
+    ) -> None:
+        self._segments, self._rows, self.fingerprint, self._names = segments, rows, fingerprint, names
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
         return [self._search_one(tokens(clean(query)), k) for query in queries]
 
     def max_scores(self, queries: Sequence[str]) -> list[float]:
-        """The score of a tool that holds every known word of the query endlessly often."""
-        return [sum(map(self._max_score, tokens(clean(query)))) for query in queries]
+        """The score of a tool that holds every known word of the query endlessly often, and in its name."""
+        return [self._max_score_of(tokens(clean(query))) for query in queries]
+
+    def _max_score_of(self, words: Sequence[str]) -> float:
+        return sum(map(self._max_score, words)) + (self._names.max_score(words) if self._names else 0.0)
 
     def _max_score(self, word: str) -> float:
         for segment in self._segments:
@@ -191,8 +161,10 @@ class BM25:
         return 0.0
 
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
-        scores = [segment.scores(words) for segment in self._segments]
-        return self._rows.best(scores[0] if len(scores) == 1 else np.concatenate(scores), k, 0.0, DIGITS)
+        scores = np.concatenate([segment.scores(words) for segment in self._segments])
+        if self._names:
+            scores += self._names.scores(words)
+        return self._rows.best(scores, k, 0.0, DIGITS)
 
 
 class RankBM25:
@@ -201,15 +173,20 @@ class RankBM25:
     score_unit = SCORE_UNIT
 
     def __init__(
-        self, segments: Sequence[_ScoredSegment], rows: Rows, fingerprint: str, settings: BM25Settings
+        self,
+        segments: Sequence[_ScoredSegment],
+        rows: Rows,
+        fingerprint: str,
+        settings: BM25Settings,
+        names: NameBonus | None = None,
     ) -> None:
-        self._rows, self.fingerprint = rows, fingerprint
+        self._rows, self.fingerprint, self._names = rows, fingerprint, names
         # rank_bm25 takes texts, but only counts their words: the postings of the live rows will do.
         texts: list[list[str]] = []
         for segment in segments:
-            names, words = list(segment.vocabulary), [list[str]() for _ in segment.live]
+            vocabulary, words = list(segment.vocabulary), [list[str]() for _ in segment.live]
             for term, row, count in zip(segment.terms, segment.arrays["rows"], segment.arrays["counts"], strict=True):
-                words[row].extend([names[term]] * int(count))
+                words[row].extend([vocabulary[term]] * int(count))
             texts.extend(text for text, is_live in zip(words, segment.live, strict=True) if is_live)
         self._live, self._k1 = np.flatnonzero(rows.live), settings.k1
         self._engine = rank_bm25.BM25Plus(texts, k1=settings.k1, b=settings.b, delta=0.0)
@@ -219,10 +196,16 @@ class RankBM25:
 
     def max_scores(self, queries: Sequence[str]) -> list[float]:
         """As `BM25.max_scores`."""
+        return [self._max_score(tokens(clean(query))) for query in queries]
+
+    def _max_score(self, words: Sequence[str]) -> float:
         idf, most = self._engine.idf, self._k1 + 1
-        return [most * sum(idf.get(word, 0.0) for word in tokens(clean(query))) for query in queries]
+        most_named = self._names.max_score(words) if self._names else 0.0
+        return most_named + float(most * sum(idf.get(word, 0.0) for word in words))
 
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
         scores = np.zeros(len(self._rows.ids))
         scores[self._live] = self._engine.get_scores(list(words))
+        if self._names:
+            scores += self._names.scores(words)
         return self._rows.best(scores, k, 0.0, DIGITS)
