@@ -200,8 +200,8 @@ class RankBM25:
 
     def _max_score(self, words: Sequence[str]) -> float:
         idf, most = self._engine.idf, self._k1 + 1
-        most_named = self._names.max_score(words) if self._names else 0.0
-        return most_named + float(most * sum(idf.get(word, 0.0) for word in words))
+        bonus = self._names.max_score(words) if self._names else 0.0
+        return bonus + float(most * sum(idf.get(word, 0.0) for word in words))
 
     def _search_one(self, words: Sequence[str], k: int) -> Ranking:
         scores = np.zeros(len(self._rows.ids))

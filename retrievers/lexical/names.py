@@ -29,7 +29,6 @@ from retrievers.text import spaced_name, tokens
 
 LABELS = {"vocabulary": "name-vocabulary", "starts": "name-starts", "rows": "name-rows"}
 """Arrays of postings that are kept -> their labels; each word counts once in a name."""
-EXPONENT = 3.0
 
 
 def name_rows(names: Sequence[str]) -> Arrays:
@@ -60,23 +59,25 @@ class _SegmentNames:
     """The names of one segment."""
 
     def __init__(self, names: Block) -> None:
-        self.rows, self.starts = names.arrays["rows"], names.arrays["starts"]
+        self.rows, self.starts = names.arrays["rows"].astype(np.int64), names.arrays["starts"]
         self.vocabulary = {word: number for number, word in enumerate(vocabulary_of(names.arrays))}
         self.terms, self.num_rows = terms_of(names.arrays), len(names.live)
         self.frequency = document_frequencies(self.terms, names.live[self.rows], len(self.vocabulary))
 
-    def set_idf(self, idf: np.ndarray) -> None:
+    def set_idf(self, idf: np.ndarray, weight: float) -> None:
         """Receive the idf of each word over all segments."""
         self.idf = idf
-        self._whole = np.bincount(self.rows, weights=idf[self.terms], minlength=self.num_rows)
+        whole = np.bincount(self.rows, weights=idf[self.terms], minlength=self.num_rows)
+        self._factor = np.divide(weight, whole**3, out=np.zeros(self.num_rows), where=whole > 0)
 
-    def bonus(self, words: Sequence[str], weight: float) -> np.ndarray:
-        """The bonus of every row."""
+    def bonus(self, words: Sequence[str]) -> np.ndarray:
+        """The bonus of every row: shared x (shared / whole) ^ 3, by products over all rows, which is fastest."""
         shared = np.zeros(self.num_rows)  # idf of the words of the name that the query has
         for term in [self.vocabulary[word] for word in words if word in self.vocabulary]:
             shared[self.rows[self.starts[term] : self.starts[term + 1]]] += self.idf[term]
-        named = np.flatnonzero(shared)
-        shared[named] *= weight * (shared[named] / self._whole[named]) ** EXPONENT
+        shared *= shared
+        shared *= shared
+        shared *= self._factor
         return shared
 
 
@@ -89,12 +90,12 @@ class NameBonus:
         num_rows = sum(int(block.live.sum()) for block in blocks)
         totals = total_frequencies([(list(own.vocabulary), own.frequency) for own in self._segments])
         for segment, frequencies in zip(self._segments, totals, strict=True):
-            segment.set_idf(inverse_frequencies(frequencies, num_rows))
+            segment.set_idf(inverse_frequencies(frequencies, num_rows), weight)
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """(rows,): the bonus of each row for the words of a query."""
         once = list(dict.fromkeys(words))
-        return np.concatenate([segment.bonus(once, self._weight) for segment in self._segments])
+        return np.concatenate([segment.bonus(once) for segment in self._segments])
 
     def max_score(self, words: Sequence[str]) -> float:
         """The bonus that no tool can exceed: that of a name made of all known words of the query."""
