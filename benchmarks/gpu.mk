@@ -20,7 +20,7 @@ job = $(eval $(call job_rule,$(strip $(1)),$(2),$(strip $(3))))
 # Models that do not come with a package, indexes, targets.
 $(call job,qwen,,hf download Qwen/Qwen2.5-Coder-0.5B-Instruct)
 $(call job,mpnet,,hf download sentence-transformers/all-mpnet-base-v2)
-$(foreach config,$(filter-out untrained tuned masstool learned needs,$(basename $(notdir $(wildcard configs/index/*.yaml)))),\
+$(foreach config,$(filter-out untrained tuned masstool learned needs %-0.5b,$(basename $(notdir $(wildcard configs/index/*.yaml)))),\
   $(call job,index-$(config),,rewrite-index build configs/index/$(config).yaml))
 TEXT_toollens := --set text=description
 build = rewrite-index build configs/index/$(1).yaml --set dataset=$(2) $(TEXT_$(2))
@@ -46,6 +46,9 @@ ENCODER := rewrite-train encoder configs/encoder/tools.yaml
 GROUPS := assistants functions tasks shells languages
 $(foreach group,$(GROUPS),$(call job,encoder-without-$(group),,$(ENCODER) --set leave_out=$(group)))
 $(call job,encoder-tools,$(addprefix encoder-without-,$(GROUPS)),$(ENCODER) --set blend=null)
+$(call job,encoder-mpnet,mpnet,rewrite-train encoder configs/encoder/tools-mpnet.yaml --leave-one-out \
+  && rewrite-train encoder configs/encoder/tools-mpnet.yaml)
+$(foreach seed,$(SEEDS),$(call job,encoder-tools-$(seed),,$(ENCODER) --set seed=$(seed) --set output=runs/encoder/tools-$(seed)))
 $(call job,encoder-forms,encoder-tools,python benchmarks/encoder_forms.py runs/encoder/tools/final $(DONE)/encoder-forms)
 
 # Rerankers: groups left out choose depth and weight.
@@ -158,6 +161,36 @@ $(call job,needs-others,qwen $(addprefix needs-targets-,$(MANY) $(ONE) apollo_ta
   $(NEEDS_others) && $(ALIGN)/needs.yaml --set start.path=runs/needs/others --set output=runs/needs/others-grpo --set $(OTHERS))
 $(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),sft,grpo))
 $(foreach name,toollens toolbench,$(call needs_eval,$(name),others,others-grpo))
+
+# Rewriters that split requests in front of MassTool, trained on its list: tools unseen in training, and tools that come late.
+FROZEN := runs/frozen
+MT := retrievers.masstool.train
+# $(call frozen,NAME,CATALOGUE,PROTOCOL): index, targets, fine-tuning, evaluation; three alignments.
+define frozen_jobs
+$(call job,frozen-index-$(1),,$(call build,masstool,$(2)) --set index=$(FROZEN)/$(1)/index --set $(MT).protocol=$(3) \
+  --set $(MT).folds=3 --set $(MT).fold_by=tools)
+$(call job,frozen-targets-$(1),frozen-index-$(1),rewrite-train targets configs/targets/masstool.yaml --set dataset=$(2) \
+  --set protocol=$(3) --set index=$(FROZEN)/$(1)/index --set output=$(FROZEN)/$(1)/needs)
+$(call job,frozen-sft-$(1),frozen-targets-$(1),rewrite-train sft configs/sft/masstool.yaml --set dataset=$(1))
+$(foreach seed,0 $(SEEDS),$(call job,frozen-grpo-$(1)-$(seed),frozen-sft-$(1),$(ALIGN)/masstool.yaml --set dataset=$(1) \
+  --set training.seed=$(seed) --set output=$(FROZEN)/$(1)/grpo-$(seed) && $(EVAL)/masstool-rewritten.yaml \
+  --set dataset=$(2) --set protocol=$(3) --set index=$(FROZEN)/$(1)/index --set rewriters.sft.path=$(FROZEN)/$(1)/sft \
+  --set rewriters.grpo.path=$(FROZEN)/$(1)/grpo-$(seed) --set output=$(FROZEN)/$(1)/eval-$(seed)))
+endef
+$(call frozen_jobs,toollens,toollens,unseen-tools)
+$(call frozen_jobs,toollens-late,toollens,late-tools)
+$(call frozen_jobs,toolbench,toolbench,unseen-tools)
+
+# ToolGen and ToolWeaver with 0.5B weights, three seeds; those with 135M are in runs/toollens and runs/toolbench/learned.
+CODES_toolbench := --set $(WEAVER).quantiser.codebook_size=1024
+LARGER = $(foreach seed,0 $(SEEDS),$(1)-0.5b-$(2)-$(seed))
+larger = $(foreach seed,0 $(SEEDS),$(call job,$(1)-0.5b-$(2)-$(seed),qwen,rewrite-index build configs/index/$(1)-0.5b.yaml \
+  --set dataset=$(2) $(TEXT_$(2)) --set index=runs/$(2)/$(1)-0.5b-$(seed) --set retrievers.$(1).train.seed=$(seed) $(3)))
+larger_systems = $(foreach kind,toolgen toolweaver,$(foreach seed,0 $(SEEDS),--set \
+  "systems.$(kind)-$(seed)={retriever: $(kind)$(comma) index: runs/$(1)/$(kind)-0.5b-$(seed)}"))
+$(foreach name,toollens toolbench,$(call larger,toolgen,$(name))$(call larger,toolweaver,$(name),$(CODES_$(name)))\
+  $(call job,eval-0.5b-$(name),$(call LARGER,toolgen,$(name)) $(call LARGER,toolweaver,$(name)) index-$(name),\
+  $(EVAL)/untrained.yaml --set dataset=$(name) --set output=runs/$(name)/eval-0.5b $(call larger_systems,$(name))))
 
 # Every retriever behind every rewriter.
 $(call job,grid-mcpzero,index-mcpzero-learned index-mcpzero-masstool dpo-mcpzero,$(EVAL)/grid.yaml --set dataset=mcpzero \

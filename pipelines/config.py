@@ -65,7 +65,9 @@ def load(path: Path, kind: type[Config], overrides: Sequence[str] = ()) -> Confi
         raise ConfigError(f"{path}: nested too deeply to be a config") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}:1: a config is a mapping of keys to values")
-    return parse(kind, _fill_dataset(_override(data, overrides), path), str(path), lines)
+    named = _holds_dataset(data)  # read before `--set` may replace the last value that holds it
+    data = _override(data, overrides)
+    return parse(kind, _fill_dataset(data, path) if named or _holds_dataset(data) else data, str(path), lines)
 
 
 def load_from_args(arguments: argparse.Namespace, kind: type[Config]) -> Config | None:
@@ -88,20 +90,24 @@ def dump(config: Any) -> str:
     return yaml.safe_dump(_simple(config), sort_keys=False, allow_unicode=True)
 
 
+def _holds_dataset(data: Any) -> bool:
+    """True where a value holds `<dataset>`; without one, a key `dataset` is an unknown key."""
+    return DATASET in json.dumps(data, default=str)
+
+
 def _fill_dataset(data: dict[str, Any], path: Path) -> dict[str, Any]:
     """Put the value of `dataset` in place of every `<dataset>`."""
-    used = DATASET in json.dumps(data, default=str)
-    if used and not isinstance(data.get("dataset"), str):
+    if _holds_dataset(data) and not isinstance(data.get("dataset"), str):
         raise ConfigError(f"{path}: a value holds {DATASET}; name a data set with `--set dataset=NAME`")
-    if not used:
-        return data  # an unused `dataset` is an unknown key
+
+    name = data.get("dataset", "")
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: fill(item) for key, item in value.items()}
         if isinstance(value, list):
             return [fill(item) for item in value]
-        return value.replace(DATASET, data["dataset"]) if isinstance(value, str) else value
+        return value.replace(DATASET, name) if isinstance(value, str) else value
 
     filled: dict[str, Any] = fill({key: value for key, value in data.items() if key != "dataset"})
     return filled

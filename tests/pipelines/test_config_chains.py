@@ -44,7 +44,7 @@ KINDS: dict[str, type] = {
 
 
 FLAGS = r"(?:--set +(?:'[^']*'|\"[^\"]*\"|[^\s'\",;]+) *)"
-USE = re.compile(rf"(configs/[\w/-]+\.yaml) *((?:{FLAGS})*)|((?:{FLAGS})+)")
+USE = re.compile(rf"(configs/[\w/.-]+\.yaml) *((?:{FLAGS})*)|((?:{FLAGS})+)")
 
 
 def _texts() -> Iterator[tuple[str, str]]:
@@ -173,6 +173,13 @@ def test_a_dataset_is_filled_in_or_refused(text: str, flags: tuple[str, ...], me
     path.write_text(text + "data: x\nsystems: {a: {retriever: bm25}}\n")
     with pytest.raises(configs.ConfigError, match=message):
         configs.load(path, EvalConfig, flags)
+
+
+@pytest.mark.parametrize("dataset", ["dataset: toole\n", ""])
+def test_flags_may_replace_every_place_of_the_dataset(dataset: str, tmp_path: Path) -> None:
+    path = tmp_path / "eval.yaml"
+    path.write_text(dataset + "output: runs/<dataset>/eval\ndata: x\nsystems: {a: {retriever: bm25}}\n")
+    assert configs.load(path, EvalConfig, ["output=elsewhere"]).output == "elsewhere"
 
 
 def test_a_dataset_is_filled_in_everywhere() -> None:
