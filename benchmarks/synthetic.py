@@ -93,14 +93,15 @@ def _other_number(word: str, rng: random.Random) -> str:
 def build_index(
     folder: Path, cache: Path, tools: Sequence[Tool], max_embedded: int, seconds: float
 ) -> tuple[Index, Context, float]:
-    """Build an index with bm25, dense and hybrid; also returns the context and the seconds of the build."""
+    """Build an index with BM25, dense and hybrid; also returns the context and the seconds of the build."""
     encoder = Encoder(find_model(DenseSettings().model), 16)
     context = Context(find_model, cache, encoders={encoder.fingerprint: encoder})
     fill_cache(tools, cache, encoder, max_embedded, seconds)
     retrievers: dict[str, RetrieverSettings] = {
-        "bm25": BM25Settings(),
+        "bm25": BM25Settings(names=0),  # as the peers have it
+        "lexical": BM25Settings(),
         "dense": DenseSettings(),
-        "hybrid": HybridSettings(of=("bm25", "dense")),
+        "hybrid": HybridSettings(of=("lexical", "dense")),
     }
     started = time.perf_counter()
     build(folder, list(tools), retrievers, context)

@@ -97,10 +97,9 @@ def _holds_dataset(data: Any) -> bool:
 
 def _fill_dataset(data: dict[str, Any], path: Path) -> dict[str, Any]:
     """Put the value of `dataset` in place of every `<dataset>`."""
-    if _holds_dataset(data) and not isinstance(data.get("dataset"), str):
-        raise ConfigError(f"{path}: a value holds {DATASET}; name a data set with `--set dataset=NAME`")
-
     name = data.get("dataset", "")
+    if not isinstance(name, str) or (_holds_dataset(data) and not name):
+        raise ConfigError(f"{path}: a value holds {DATASET}; name a data set with `--set dataset=NAME`")
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):

@@ -60,8 +60,11 @@ def settings_to_json(settings: RetrieverSettings) -> dict[str, Any]:
 
 
 def settings_from_json(facts: dict[str, Any]) -> RetrieverSettings:
-    """Settings out of the manifest."""
+    """Settings out of the manifest. BM25 of a version that knew no bonus for names has none, so that equal
+    fingerprints still rank alike."""
     try:
+        if facts["kind"] == "bm25":
+            facts = {"names": 0.0} | facts
         settings: RetrieverSettings = _decode(KINDS[facts["kind"]][0], facts)
     except (KeyError, TypeError, ValueError) as error:
         raise IndexBroken(

@@ -166,6 +166,7 @@ def test_alignment_on_held_out_queries_has_some() -> None:
     [
         ("output: runs/<dataset>/eval\n", (), "name a data set with `--set dataset=NAME`"),
         ("dataset: toole\noutput: runs/eval\n", (), "unknown key dataset"),
+        ("dataset: 5\noutput: runs/<dataset>/eval\n", ("output=x",), "name a data set with `--set dataset=NAME`"),
     ],
 )
 def test_a_dataset_is_filled_in_or_refused(text: str, flags: tuple[str, ...], message: str, tmp_path: Path) -> None:

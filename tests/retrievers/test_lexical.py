@@ -21,6 +21,7 @@ from retrievers.base import BoundsScores
 from retrievers.index import Index, add, build, remove
 from retrievers.kind import Block, Context
 from retrievers.lexical.bm25 import BM25Kind
+from retrievers.registry import settings_from_json, settings_to_json
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
 from retrievers.text import FIELDS, document, spaced_name, tokens
@@ -136,6 +137,14 @@ def test_segments_without_names_are_searched_as_before(some_tools: list[Tool], c
         return BM25Kind(settings, context).open([block], rows, "", no_other).search(asked, 5)
 
     assert search(old, BM25Settings()) == search(old, BM25Settings(names=0)) != search(new, BM25Settings())
+
+
+def test_settings_of_an_earlier_version_have_no_bonus() -> None:
+    """A catalogue in a database keeps texts: at one fingerprint all gateways rank alike, whatever their version."""
+    stored = settings_to_json(BM25Settings())
+    assert settings_from_json(stored) == BM25Settings()
+    del stored["names"]
+    assert settings_from_json(stored) == BM25Settings(names=0)
 
 
 def no_other(name: str) -> NoReturn:

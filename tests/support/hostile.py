@@ -129,6 +129,13 @@ HEADERS = [
     Case("20,000 bytes of headers", 431, headers={"X-Padding": "a" * 20_000}),
     Case("another client's address", 401, key=None, headers={"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"}),
     Case("another method by header", 403, "PUT", "/v1/tools/x", TOOL, headers={"X-HTTP-Method-Override": "GET"}),
+    Case(
+        "a length of 5,000 digits",
+        413,
+        raw=SEARCH
+        + b"X-Api-Key: SEARCH-KEY\r\nContent-Type: application/json\r\nContent-Length: %b\r\n\r\n{}"
+        % b"2".zfill(5_000),
+    ),
     Case("a length of -1", 400, raw=SEARCH + b"Content-Length: -1\r\n\r\n"),
     Case(
         "a length and chunks",

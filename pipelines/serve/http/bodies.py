@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
 
 from pipelines.serve.bounds.fairness import FairSlots
 from pipelines.serve.errors import Refusal
@@ -16,6 +15,8 @@ BYTES_PER_SLOT = 65_536
 """Bytes of a body for which a request counts as one more: reading a large one stops all others."""
 LARGE_BODIES = 8
 """Larger bodies that are read at once; two of a key while others are active."""
+PATIENCE = 0.05
+"""Seconds that a body may keep its slot in all while its parts do not come; then it waits for them without one."""
 MAX_VALUES, MAX_WRITTEN_VALUES = 20_000, 100_000
 """Commas and brackets of a large body, and of one of a key that writes or calls: a megabyte of empty lists takes
 0.1 s to read, during which all others wait."""
@@ -30,35 +31,28 @@ class BodyReader:
     async def read(self, caller: Caller, scope: Message, receive: Receive) -> bytes:
         """The whole body of a request."""
         max_values = MAX_VALUES if caller.scopes <= {"search"} else MAX_WRITTEN_VALUES
-        async with self._turn(caller, scope):
-            return await self._read(receive, max_values)
-
-    @asynccontextmanager
-    async def _turn(self, caller: Caller, scope: Message) -> AsyncIterator[None]:
-        """A slot to read a large body, or one of unknown size. Those that wait are not read on, so that sixty of one
-        caller do not arrive in one turn of the event loop."""
+        slot = _Slot(self._slots, caller.turn, self._limits.queue_seconds)
         given = {name.lower(): value for name, value in scope["headers"]}
-        if b"transfer-encoding" not in given and int(given.get(b"content-length", 0)) <= BYTES_PER_SLOT:
-            yield
-            return
-        await self._slots.enter(caller.turn, self._limits.queue_seconds)
         try:
-            yield
+            if int(given.get(b"content-length", 0)) > BYTES_PER_SLOT:
+                await slot.take()
+            return await self._read(slot, receive, max_values)
         finally:
-            self._slots.leave(caller.turn)
+            slot.give_back()
 
-    async def _read(self, receive: Receive, max_values: int) -> bytes:
+    async def _read(self, slot: _Slot, receive: Receive, max_values: int) -> bytes:
         """The whole body; one of more values than a request needs is refused before its end has arrived."""
         body, more, values = bytearray(), True, 0
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 while more:
-                    message = await receive()
+                    message = await slot.next_part(receive)
                     if message["type"] == "http.disconnect":
                         raise ConnectionError
                     is_large, part = len(body) > BYTES_PER_SLOT, message.get("body", b"")
                     body += part
                     if len(body) > BYTES_PER_SLOT:
+                        await slot.take()
                         values += count_values(part if is_large else body)
                     if values > max_values:
                         why = f"the body has more than {max_values:,} commas and brackets; send several requests"
@@ -69,6 +63,40 @@ class BodyReader:
         except TimeoutError:
             raise Refusal(408, "timeout", "the body did not arrive in time") from None
         return bytes(body)
+
+
+class _Slot:
+    """The slot of one large body. Bodies that wait for theirs are not read on, so that sixty of one caller do not
+    arrive in one turn of the event loop; and a body whose parts do not come keeps no other from being read."""
+
+    def __init__(self, slots: FairSlots, turn: str, queue_seconds: float) -> None:
+        self._slots, self._turn, self._queue_seconds = slots, turn, queue_seconds
+        self._held, self._patience = False, PATIENCE
+
+    async def take(self) -> None:
+        if not self._held:
+            await self._slots.enter(self._turn, self._queue_seconds)
+            self._held = True
+
+    def give_back(self) -> None:
+        if self._held:
+            self._slots.leave(self._turn)
+            self._held = False
+
+    async def next_part(self, receive: Receive) -> Message:
+        """The next part of the body; where it does not come in time, the slot is given back meanwhile."""
+        if not self._held:
+            return await receive()
+        part = asyncio.ensure_future(receive())
+        began = time.monotonic()
+        try:
+            await asyncio.wait({part}, timeout=max(self._patience, 0))
+            self._patience -= time.monotonic() - began
+            if not part.done():
+                self.give_back()
+            return await part
+        finally:
+            part.cancel()
 
 
 def too_large(limits: RequestLimits) -> Refusal:

@@ -157,7 +157,8 @@ class Guard:
             media_type = (header("content-type") or "").partition(";")[0].strip().lower()
             if media_type != "application/json":
                 raise Refusal(415, "unsupported_media_type", "send the body as application/json")
-        if not (length.isascii() and length.isdigit()) or int(length[:20]) > self._limits.bytes:
+        is_number = length.isascii() and length.isdigit() and len(length) <= 20
+        if not is_number or int(length) > self._limits.bytes:
             raise too_large(self._limits)
         return caller
 

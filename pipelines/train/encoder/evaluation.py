@@ -1,4 +1,4 @@
-"""Evaluate an encoder on catalogues: alone, and fused with BM25 as a hybrid index does."""
+"""Evaluate an encoder on catalogues: alone, and fused with BM25 (without its bonus for names) as a hybrid does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SetJudge:
         self._documents = read_texts(model, documents, "document", device, frozen)
         self._queries = read_texts(model, queries, "query", device, frozen)
         self._rows = Rows(data.ids, np.ones(len(data.ids), dtype=bool))
-        kind = BM25Kind(BM25Settings(), make_context(device))
+        kind = BM25Kind(BM25Settings(names=0), make_context(device))
         bm25 = kind.open([Block(kind.rows(documents), self._rows.live)], self._rows, "", _no_other)
         self.lexical = bm25.search(list(queries), DEPTH)
 

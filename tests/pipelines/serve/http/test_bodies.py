@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from waiting import PATIENCE
 
 from pipelines.serve.http.asgi import Message, Receive
@@ -47,11 +48,40 @@ async def read_while_others_are_active(scope: Message, count: int) -> int:
 
 def test_a_caller_gets_two_of_the_large_bodies_read_at_once() -> None:
     assert asyncio.run(read_while_others_are_active(LARGE, 20)) == LARGE_BODIES // 4
-    assert asyncio.run(read_while_others_are_active(UNKNOWN, 20)) == LARGE_BODIES // 4
 
 
 def test_small_bodies_do_not_wait() -> None:
     assert asyncio.run(read_while_others_are_active(SMALL, 20)) == 20
+    assert asyncio.run(read_while_others_are_active(UNKNOWN, 20)) == 20  # until they turn out to be large
+
+
+@pytest.mark.parametrize("stalled", [LARGE, UNKNOWN])
+def test_callers_that_stop_sending_hold_up_no_other(stalled: Message) -> None:
+    async def attack() -> None:
+        reader, go = BodyReader(RequestLimits()), asyncio.Event()
+
+        def stalling() -> Receive:
+            parts = iter([b"x" * (BYTES_PER_SLOT + 1), b"y" * BYTES_PER_SLOT])
+
+            async def receive() -> Message:
+                part = next(parts)
+                if part.startswith(b"y"):
+                    await go.wait()
+                return {"type": "http.request", "body": part, "more_body": part.startswith(b"x")}
+
+            return receive
+
+        async def at_once() -> Message:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        callers = [Caller(f"key-{number}", frozenset({"search"})) for number in range(2 * LARGE_BODIES)]
+        bodies = [asyncio.create_task(reader.read(caller, stalled, stalling())) for caller in callers]
+        await asyncio.sleep(0.1)
+        assert await reader.read(Caller("polite", frozenset({"search"})), LARGE, at_once) == b"{}"
+        go.set()
+        assert {len(body) for body in await asyncio.gather(*bodies)} == {2 * BYTES_PER_SLOT + 1}
+
+    asyncio.run(attack())
 
 
 def test_the_pause_of_a_caller_ends_when_it_leaves() -> None:

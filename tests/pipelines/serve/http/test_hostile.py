@@ -53,7 +53,7 @@ def server(folder: Path) -> Iterator[Running]:
 
 def sent(server: Running, case: Case) -> tuple[int, dict[str, str], bytes]:
     if case.raw is not None:
-        return by_socket(server.port, case.raw)
+        return by_socket(server.port, case.raw.replace(b"SEARCH-KEY", KEYS["search"].encode()))
     headers = {"Content-Type": "application/json", **case.headers}
     if case.key is not None:
         headers["Authorization"] = f"Bearer {digest(KEYS['search']) if case.key == 'hash' else KEYS[case.key]}"
