@@ -67,7 +67,7 @@ class BM25Settings:
     """rank_bm25 gives the same rankings some hundred times slower: for comparison."""
     k1: Annotated[float, Gt(0)] = 1.5
     b: Annotated[float, Ge(0), Le(1)] = 0.75
-    names: Annotated[float, Ge(0), Le(100)] = 2.0
+    names: Annotated[float, Ge(0), Le(100)] = 2.5
     """Bonus for a tool whose name is in the query, times the idf of the name; 0: none, as in published BM25."""
 
 

@@ -127,6 +127,16 @@ def tokens(text: str) -> list[str]:
     return result
 
 
+def name_tokens(name: str) -> list[str]:
+    """Words of a tool's name as a request has them in any case: an identifier's parts, and the whole words of a name
+    with spaces.
+
+    >>> name_tokens("getWeather"), name_tokens("GitHub Issues")
+    (['get', 'weather'], ['github', 'issue'])
+    """
+    return tokens(name.casefold() if " " in name.strip() else spaced_name(name))
+
+
 def _part_tokens(part: str) -> tuple[str, ...]:
     pieces: list[str] = []
     for piece in _runs(part):

@@ -84,7 +84,9 @@ class BM25Kind:
         self, blocks: Sequence[Block], rows: Rows, fingerprint: str, other: Callable[[str], Retriever]
     ) -> Retriever:
         segments = _score_segments(blocks, self._settings)
-        names = NameBonus(blocks, self._settings.names) if self._settings.names and have_names(blocks) else None
+        names = None
+        if self._settings.names and have_names(blocks):
+            names = NameBonus(blocks, [segment.idf_of for segment in segments], self._settings.names)
         if self._settings.engine == "rank_bm25":
             return RankBM25(segments, rows, fingerprint, self._settings, names)
         return BM25(segments, rows, fingerprint, names)
@@ -104,7 +106,7 @@ class _ScoredSegment:
 
     def set_scores(self, idf: np.ndarray, average: float, settings: BM25Settings) -> None:
         """Pass bm25s the score of every posting."""
-        self.max_scores = idf * (settings.k1 + 1)
+        self._idf, self.max_scores = idf, idf * (settings.k1 + 1)
         rows = self.arrays["rows"]
         counts, lengths = self.arrays["counts"].astype(np.float64), self.arrays["lengths"][rows]
         self.engine.scores = {
@@ -113,6 +115,10 @@ class _ScoredSegment:
             "indptr": np.asarray(self.arrays["starts"]),
             "num_docs": len(self.live),
         }
+
+    def idf_of(self, word: str) -> float:
+        term = self.vocabulary.get(word)
+        return 0.0 if term is None else float(self._idf[term])
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         known = [self.vocabulary[word] for word in words if word in self.vocabulary]

@@ -5,27 +5,20 @@ BM25 counts a word of a name like any other, and one of three words of a name as
 
     weight x idf of the words of its name that the query has x (their share of the idf of the whole name) ^ 3
 
-so that a name counts where the query has most of it, and more the rarer its words are among names. The idf is that of
-BM25, over names. docs/notes/2026-11-18-general-encoder.md has the figures that chose weight and exponent.
+so that a name counts where the query has most of it, and more the rarer its words are. The idf is that of BM25, over
+whole documents: over names alone "message" or "next" is rare, and a tool that calls itself so would gain by it.
+docs/notes/2026-11-18-general-encoder.md has the figures that chose weight and exponent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from retrievers.kind import Arrays, Block
-from retrievers.lexical.postings import (
-    count_words,
-    document_frequencies,
-    inverse_frequencies,
-    merge_postings,
-    terms_of,
-    total_frequencies,
-    vocabulary_of,
-)
-from retrievers.text import spaced_name, tokens
+from retrievers.lexical.postings import count_words, merge_postings, terms_of, vocabulary_of
+from retrievers.text import name_tokens
 
 LABELS = {"vocabulary": "name-vocabulary", "starts": "name-starts", "rows": "name-rows"}
 """Arrays of postings that are kept -> their labels; each word counts once in a name."""
@@ -33,7 +26,7 @@ LABELS = {"vocabulary": "name-vocabulary", "starts": "name-starts", "rows": "nam
 
 def name_rows(names: Sequence[str]) -> Arrays:
     """Arrays for a segment: the words of each tool's name, every word once."""
-    return _labelled(count_words([list(dict.fromkeys(tokens(spaced_name(name)))) for name in names]))
+    return _labelled(count_words([list(dict.fromkeys(name_tokens(name))) for name in names]))
 
 
 def merge_names(blocks: Sequence[Block]) -> Arrays:
@@ -58,16 +51,14 @@ def _unlabelled(block: Block) -> Block:
 class _SegmentNames:
     """The names of one segment."""
 
-    def __init__(self, names: Block) -> None:
+    def __init__(self, names: Block, idf_of: Callable[[str], float], weight: float) -> None:
         self.rows, self.starts = names.arrays["rows"].astype(np.int64), names.arrays["starts"]
-        self.vocabulary = {word: number for number, word in enumerate(vocabulary_of(names.arrays))}
-        self.terms, self.num_rows = terms_of(names.arrays), len(names.live)
-        self.frequency = document_frequencies(self.terms, names.live[self.rows], len(self.vocabulary))
-
-    def set_idf(self, idf: np.ndarray, weight: float) -> None:
-        """Receive the idf of each word over all segments."""
-        self.idf = idf
-        whole = np.bincount(self.rows, weights=idf[self.terms], minlength=self.num_rows)
+        words, self.num_rows = vocabulary_of(names.arrays), len(names.live)
+        self.vocabulary, self.idf = (
+            {word: number for number, word in enumerate(words)},
+            np.array(list(map(idf_of, words))),
+        )
+        whole = np.bincount(self.rows, weights=self.idf[terms_of(names.arrays)], minlength=self.num_rows)
         self._factor = np.divide(weight, whole**3, out=np.zeros(self.num_rows), where=whole > 0)
 
     def bonus(self, words: Sequence[str]) -> np.ndarray:
@@ -84,13 +75,11 @@ class _SegmentNames:
 class NameBonus:
     """The bonus of every row of an index."""
 
-    def __init__(self, blocks: Sequence[Block], weight: float) -> None:
+    def __init__(self, blocks: Sequence[Block], idf: Sequence[Callable[[str], float]], weight: float) -> None:
+        """`idf`: per segment, the idf of a word in the documents of all segments."""
         self._weight = weight
-        self._segments = [_SegmentNames(_unlabelled(block)) for block in blocks]
-        num_rows = sum(int(block.live.sum()) for block in blocks)
-        totals = total_frequencies([(list(own.vocabulary), own.frequency) for own in self._segments])
-        for segment, frequencies in zip(self._segments, totals, strict=True):
-            segment.set_idf(inverse_frequencies(frequencies, num_rows), weight)
+        pairs = zip(blocks, idf, strict=True)
+        self._segments = [_SegmentNames(_unlabelled(block), idf_of, weight) for block, idf_of in pairs]
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """(rows,): the bonus of each row for the words of a query."""

@@ -24,7 +24,7 @@ from retrievers.lexical.bm25 import BM25Kind
 from retrievers.registry import settings_from_json, settings_to_json
 from retrievers.rows import Rows
 from retrievers.settings import BM25Settings
-from retrievers.text import FIELDS, document, spaced_name, tokens
+from retrievers.text import FIELDS, document, name_tokens, spaced_name, tokens
 from retrievers.types import Ranking, Tool
 
 
@@ -68,8 +68,8 @@ def test_scores_are_those_of_rank_bm25_after_changes(
 
 def name_bonus(tools: Sequence[Tool], words: Sequence[str], weight: float) -> dict[str, float]:
     """The formula of `names.py`, tool by tool."""
-    names = {tool.id: set(tokens(spaced_name(tool.name))) for tool in tools}
-    frequency = Counter(word for own in names.values() for word in own)
+    names = {tool.id: set(name_tokens(tool.name)) for tool in tools}
+    frequency = Counter(word for tool in tools for word in set(tokens(document(tool))))
     idf = {word: math.log((len(tools) + 1) / count) for word, count in frequency.items()}
     bonus = {}
     for tool, own in names.items():
@@ -121,6 +121,21 @@ def test_a_tool_that_is_asked_for_by_name_comes_first(
         index = Index(tmp_path / "index", context)
         plain, named = (index.retriever(name).search([asked], 1)[0] for name in settings)
         assert (plain.ids, named.ids) == (("rows",), (first,))
+
+
+def test_the_bonus_of_a_name_with_spaces_is_the_same_in_any_case(
+    sample_tools: list[Tool], context: Context, tmp_path: Path
+) -> None:
+    build(
+        tmp_path / "index",
+        [*sample_tools, Tool("gh", "GitHub Issues", "Opens them.")],
+        {"bm25": BM25Settings()},
+        context,
+    )
+    retriever = Index(tmp_path / "index", context).retriever("bm25")
+    for asked in ("open a github issue", "OPEN A GITHUB ISSUE", "open a Github issue"):
+        [ranking] = retriever.search([asked], 1)
+        assert (ranking.ids, ranking.scores[0] > 20) == (("gh",), True)
 
 
 def test_segments_without_names_are_searched_as_before(some_tools: list[Tool], context: Context) -> None:
