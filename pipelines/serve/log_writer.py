@@ -15,6 +15,8 @@ PATIENCE = 1.0
 """Seconds that the end of a process waits for a reader of its log."""
 MAX_LINES = 10_000
 """Lines that wait for a reader that stands still; of more, the oldest are lost."""
+MAX_CHARACTERS = 10_000
+"""Of a line with its traceback; callers write into it, by the path that they ask for."""
 
 
 class LogWriter(logging.Handler):
@@ -33,7 +35,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the line for the thread."""
         try:
-            line = self.format(record)
+            line = self.format(record)[:MAX_CHARACTERS]
         except Exception:  # as other handlers of the library do: a wrong message ends no request
             self.handleError(record)
             return

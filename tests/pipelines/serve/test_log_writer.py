@@ -76,3 +76,11 @@ def test_a_reader_that_stands_still_stops_no_caller_and_loses_the_oldest() -> No
     lines = stream.getvalue().splitlines()
     assert lines[:3] == ["first", "7 lines of the log are lost: they were not read in time", "line 7"]
     assert lines[-1] == f"line {log_writer.MAX_LINES + 6}"
+
+
+def test_a_long_line_is_cut() -> None:
+    stream = io.StringIO()
+    with written(stream):
+        LOG.info("a" * 3 * log_writer.MAX_CHARACTERS)
+        LOG.info("next")
+    assert stream.getvalue().splitlines() == ["a" * log_writer.MAX_CHARACTERS, "next"]
