@@ -36,8 +36,8 @@ class System:
 SYSTEMS: Mapping[str, System] = {
     "minilm": System("MiniLM as it comes", ""),
     "bm25": System("BM25", "minilm"),
-    "old": System("BM25 + MiniLM, by ranks", "bm25"),
     "lexical": System("BM25 with a bonus for names", "bm25"),
+    "old": System("BM25 + MiniLM, by ranks", "bm25"),
     "tools": System("`bundled:tools`, tuned on other sets", "old"),
     "added": System("BM25 + `bundled:tools`, scores added", "tools"),
     "hybrid": System("hybrid: the same with the bonus for names", "added"),

@@ -42,7 +42,7 @@ def utterances() -> list[str]:
 def test_ranks_are_those_of_an_index(
     benchmark: ModuleType, sample_tools: list[Tool], utterances: list[str], context: Context, tmp_path: Path
 ) -> None:
-    build(tmp_path / "index", sample_tools, {"bm25": BM25Settings()}, context)
+    build(tmp_path / "index", sample_tools, {"bm25": BM25Settings(names=0)}, context)
     expected = Index(tmp_path / "index", context).retriever("bm25").search(utterances, 10)
     tools = tuple(sorted(sample_tools, key=lambda tool: tool.id))
     trial = benchmark.Trial("sample", tools, tuple(utterances), tuple(frozenset[str]() for _ in utterances))

@@ -89,7 +89,7 @@ def test_the_searches_of_the_demo(context: Context, sample_tools: list[Tool], tm
     assert FERRY in demo
     assert ONION in demo
     config = configs.load(ROOT / "configs/index/demo.yaml", IndexConfig)
-    parts = {name: config.retrievers[name] for name in ("bm25", "tools", "hybrid", "multilingual", "languages")}
+    parts = {name: config.retrievers[name] for name in ("lexical", "tools", "hybrid", "multilingual", "languages")}
     build(tmp_path / "index", sample_tools, parts, context)
     index = Index(tmp_path / "index", context)
     for retriever in ("hybrid", "languages"):
