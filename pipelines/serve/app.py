@@ -103,7 +103,7 @@ def _handle_errors(api: FastAPI) -> None:
         if first["type"] == "json_invalid":
             return respond(400, "bad_request", "the body is not JSON")
         if first["type"] == "extra_forbidden":  # its name is the caller's, and is not repeated
-            return respond(422, "invalid", "the request has an unknown field; see /openapi.json")
+            return respond(422, "invalid", f"the request has {first['msg']}")
         path = ".".join(str(step) for step in first["loc"] if isinstance(step, (str, int)))[:200]
         return respond(422, "invalid", f"{path or 'the request'}: {str(first['msg'])[:200]}")
 
