@@ -68,8 +68,8 @@ class RequestLimits:
     """Requests that are worked on at the same time; others wait, and keys take turns. While other keys are active, a
     key has at most a sixteenth. Waiting for the rewriter does not count."""
     queue_seconds: Annotated[float, Gt(0)] = 1.0
-    """Seconds that a request may wait for its turn, some half as long, and once more for a large body to be read; then
-    it gets 429."""
+    """Seconds that a request may wait for its turn, and as long again for its large body to be read; then it gets
+    429."""
     answer_bytes: Annotated[int, Ge(65_536)] = 4_194_304
     """Size of an answer. A search that would exceed it is refused at once, with a size that fits. The answers of one
     key that are being made or sent may have four times as much together."""

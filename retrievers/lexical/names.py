@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from retrievers.kind import Arrays, Block
-from retrievers.lexical.postings import count_words, merge_postings, terms_of, vocabulary_of
+from retrievers.lexical.postings import count_words, document_frequencies, merge_postings, terms_of, vocabulary_of
 from retrievers.text import name_tokens
 
 LABELS = {"vocabulary": "name-vocabulary", "starts": "name-starts", "rows": "name-rows"}
@@ -53,12 +53,11 @@ class _SegmentNames:
 
     def __init__(self, names: Block, idf_of: Callable[[str], float], weight: float) -> None:
         self.rows, self.starts = names.arrays["rows"].astype(np.int64), names.arrays["starts"]
-        words, self.num_rows = vocabulary_of(names.arrays), len(names.live)
-        self.vocabulary, self.idf = (
-            {word: number for number, word in enumerate(words)},
-            np.array(list(map(idf_of, words))),
-        )
-        whole = np.bincount(self.rows, weights=self.idf[terms_of(names.arrays)], minlength=self.num_rows)
+        self.vocabulary = {word: number for number, word in enumerate(vocabulary_of(names.arrays))}
+        terms, self.num_rows = terms_of(names.arrays), len(names.live)
+        is_live = document_frequencies(terms, names.live[self.rows], len(self.vocabulary)) > 0
+        self.idf = np.where(is_live, [idf_of(word) for word in self.vocabulary], 0.0)
+        whole = np.bincount(self.rows, weights=self.idf[terms], minlength=self.num_rows)
         self._factor = np.divide(weight, whole**3, out=np.zeros(self.num_rows), where=whole > 0)
 
     def bonus(self, words: Sequence[str]) -> np.ndarray:
@@ -91,7 +90,5 @@ class NameBonus:
         return self._weight * sum(map(self._idf, dict.fromkeys(words)))
 
     def _idf(self, word: str) -> float:
-        for segment in self._segments:
-            if (term := segment.vocabulary.get(word)) is not None:
-                return float(segment.idf[term])
-        return 0.0
+        known = [(segment, segment.vocabulary[word]) for segment in self._segments if word in segment.vocabulary]
+        return max((float(segment.idf[term]) for segment, term in known), default=0.0)

@@ -101,9 +101,13 @@ def test_a_tool_has_the_bonus_of_its_name_also_after_changes(
         assert dict(after) == pytest.approx({tool: scores[tool] + bonus[tool] for tool in scores}, abs=1e-7)
         raised += any(bonus.values())
     assert raised >= 40
+    build(tmp_path / "new", tools, settings, context)
+    new = Index(tmp_path / "new", context)
     for name in settings:
-        retriever = index.retriever(name)
+        retriever, same = index.retriever(name), new.retriever(name)
         assert isinstance(retriever, BoundsScores)
+        assert isinstance(same, BoundsScores)
+        assert retriever.max_scores(asked) == pytest.approx(same.max_scores(asked))  # removed tools leave nothing
         tops = [max(ranking.scores, default=0.0) for ranking in retriever.search(asked, 1)]
         assert all(top <= most for top, most in zip(tops, retriever.max_scores(asked), strict=True))
 
