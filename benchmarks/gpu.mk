@@ -55,6 +55,10 @@ $(call job,encoder-forms,encoder-tools,python benchmarks/encoder_forms.py runs/e
 $(foreach size,0.5b 1.5b,$(call job,qwen-$(size),,hf download Qwen/Qwen2.5-Coder-$(subst b,B,$(size))-Instruct)\
   $(call job,rerank-lm-$(size)-without,qwen-$(size),rewrite-train rerank configs/rerank/lm-$(size).yaml --leave-one-out)\
   $(call job,rerank-lm-$(size),rerank-lm-$(size)-without,rewrite-train rerank configs/rerank/lm-$(size).yaml))
+RERANK := runs/rerank/lm-1.5b
+$(foreach seed,$(SEEDS),$(call job,rerank-lm-1.5b-$(seed),rerank-lm-1.5b-without,mkdir -p $(RERANK)-$(seed) \
+  && cp -r $(RERANK)/without-* $(RERANK)-$(seed) && rewrite-train rerank configs/rerank/lm-1.5b.yaml --set seed=$(seed) \
+  --set output=$(RERANK)-$(seed)))
 $(call job,rerank-cross-encoder,,rewrite-train rerank configs/rerank/cross-encoder.yaml --leave-one-out \
   && rewrite-train rerank configs/rerank/cross-encoder.yaml)
 

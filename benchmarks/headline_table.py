@@ -44,7 +44,7 @@ SYSTEMS: Mapping[str, System] = {
     "languages": System("hybrid, multilingual where needed: the default", "hybrid"),
     "rules": System("hybrid, clauses searched too (`rules`)", "hybrid"),
     "cross-encoder": System("BM25 + MiniLM, 20 tools reranked by 22M", "old", "GPU 8, 12"),
-    "lm-1.5b": System("BM25 + `bundled:tools`, added, 20 reranked by 1.5B", "added", "GPU 18, 100"),
+    "lm-1.5b": System("hybrid, 20 tools reranked by 1.5B", "hybrid", "GPU 18, 100"),
     "labels": System("labels of your own: MassTool on `bundled:tools`", "hybrid"),
 }
 SHORT = {"minilm": "MiniLM", "bm25": "BM25", "old": "by ranks", "tools": "`bundled:tools`"} | {

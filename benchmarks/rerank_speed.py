@@ -2,7 +2,7 @@
 
 A cross-encoder on PyTorch and on ONNX Runtime beside `CrossEncoder.predict`; a language model beside transformers
 without shared prefixes and, where it is installed, in vLLM beside bare vLLM with the same prompts. All sides read the
-same pairs in turn, the first to go changes; medians of milliseconds, and of the ratio to the bare library per round.
+same pairs in turn, in a random order each round; medians of milliseconds, and of the ratio per round.
 
 python benchmarks/rerank_speed.py --data data/mcpzero --threads 2
 python benchmarks/rerank_speed.py --data data/mcpzero --language-model Qwen/Qwen2.5-Coder-0.5B-Instruct
@@ -104,7 +104,7 @@ def measure(ways: Ways, texts: Texts, sizes: Sequence[int], rounds: int) -> Any:
             batch, count = (1, size) if size else (16, 20)
             chosen = [texts.queries[i] for i in rng.integers(len(texts.queries), size=batch)]
             read = [[texts.tools[i] for i in rng.integers(len(texts.tools), size=count)] for _ in chosen]
-            for name in list(ways)[:: 1 if number % 2 else -1]:
+            for name in rng.permutation(list(ways)).tolist():  # threads of one may slow down the next
                 began = time.perf_counter()
                 ways[name](chosen, read)
                 if number:  # the first round warms up

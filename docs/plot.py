@@ -41,7 +41,7 @@ STEPS = {
     "added": "bundled:tools and BM25",
     "hybrid": "the same with the bonus for names",
     "languages": "the same, multilingual where needed: the default",
-    "lm-1.5b": "bundled:tools and BM25, and a 1.5B reranker (GPU)",
+    "lm-1.5b": "hybrid, and a 1.5B reranker (GPU)",
     "labels": "labels of your own: MassTool",
 }
 """Systems of the README's picture, from below."""

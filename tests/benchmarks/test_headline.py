@@ -144,8 +144,9 @@ def test_a_row_of_few_sets_names_its_rival_there(benchmark: ModuleType) -> None:
     assert "(1 sets, where hybrid has .500) | .900 |" in labels
 
 
-def test_figures_of_rerankers_are_those_of_the_note() -> None:
-    note = (ROOT / "docs/notes/2026-11-18-reranking.md").read_text()
+def test_figures_of_rerankers_are_those_of_the_notes() -> None:
+    notes = ("2026-11-18-reranking.md", "2026-11-19-reranking-both-halves.md")
+    note = "\n".join((ROOT / "docs/notes" / name).read_text() for name in notes)
     with (FIGURES / "headline-h200.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 50

@@ -59,8 +59,17 @@ class ScoredLists:
         scores = self.scores[query, ranks[fixed : fixed + top]]
         return [int(tool) for tool in reorder(first, scores, weight, fixed).ids]
 
+    @cached_property
+    def _measured(self) -> dict[tuple[int, float], dict[str, np.ndarray]]:
+        return {}
+
     def measure(self, top: int, weight: float) -> dict[str, np.ndarray]:
-        """Metrics per query."""
+        """Metrics per query; kept, since each set is compared under what all the others choose."""
+        if (top, weight) not in self._measured:
+            self._measured[top, weight] = self._measure(top, weight)
+        return self._measured[top, weight]
+
+    def _measure(self, top: int, weight: float) -> dict[str, np.ndarray]:
         orders = [self.order(query, top, weight) for query in range(len(self))]
         gold = []
         for query in range(len(self)):

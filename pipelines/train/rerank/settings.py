@@ -40,7 +40,7 @@ class RerankConfig:
     judged: tuple[RerankSource, ...] = ()
     """Data sets that are never trained on and choose nothing: the finished reranker is evaluated on them."""
     training: RerankTraining = field(default_factory=RerankTraining)
-    weights: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    weights: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     """Shares of the reranker to choose from; 0: the first order."""
     tops: tuple[int, ...] = (10, 20, 30)
     """Depths to choose from."""
