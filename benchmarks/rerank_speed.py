@@ -35,6 +35,8 @@ from retrievers.rerank.vllm_reranker import VllmReranker, whole_prompts
 from retrievers.text import clean, document
 
 BARE_ENCODER, BARE_VLLM = "CrossEncoder.predict", "bare vLLM"
+PAUSE = 0.3
+"""Seconds before each call: ONNX Runtime's threads wait in a loop for a while, and slow down what comes next."""
 Ways = dict[str, Callable[[list[str], list[list[str]]], Any]]
 
 
@@ -104,7 +106,8 @@ def measure(ways: Ways, texts: Texts, sizes: Sequence[int], rounds: int) -> Any:
             batch, count = (1, size) if size else (16, 20)
             chosen = [texts.queries[i] for i in rng.integers(len(texts.queries), size=batch)]
             read = [[texts.tools[i] for i in rng.integers(len(texts.tools), size=count)] for _ in chosen]
-            for name in rng.permutation(list(ways)).tolist():  # threads of one may slow down the next
+            for name in rng.permutation(list(ways)).tolist():
+                time.sleep(PAUSE)
                 began = time.perf_counter()
                 ways[name](chosen, read)
                 if number:  # the first round warms up

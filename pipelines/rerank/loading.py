@@ -143,7 +143,10 @@ def choice_warning(parts: RerankerParts, retriever: str) -> str:
 
 
 def retriever_words(index: Index, retriever: str) -> str:
-    """A retriever in words, with its encoders: `hybrid of bm25 and dense bundled:tools`."""
+    """A retriever in words, with its encoders: `hybrid of bm25 and dense bundled:tools`.
+
+    What a reranker gains depends on the bonus for names, so BM25 without it has another name.
+    """
     settings = index.manifest.retrievers[retriever].settings
     kind = "dense" if settings["kind"] == "milvus" else str(settings["kind"])
     if inner := settings.get("of"):
@@ -151,4 +154,6 @@ def retriever_words(index: Index, retriever: str) -> str:
         return f"{kind}{f' ({method})' if method else ''} of {' and '.join(retriever_words(index, n) for n in inner)}"
     if settings.get("train") is not None:
         return f"trained {kind}"
+    if kind == "bm25" and settings.get("names") == 0:
+        return "bm25 without names"
     return f"{kind} {settings['model']}" if kind == "dense" else kind

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from doubles import plain_context
 from rerankers import BEHIND_BM25, BrokenReranker, CountingReranker, write_cross_encoder
 
-from pipelines.rerank.loading import choice_warning, choose, find_reranker, load_model, make_stage
+from pipelines.rerank.loading import choice_warning, choose, find_reranker, load_model, make_stage, retriever_words
 from pipelines.rerank.settings import RerankSettings
 from pipelines.rerank.stage import RerankStage
 from pipelines.search import ToolSearch
@@ -109,3 +111,17 @@ def test_folders_that_cannot_work_are_refused_in_one_sentence(tmp_path: Path) ->
         find_reranker(RerankSettings(str(encoder), engine="vllm"))
     with pytest.raises(BadInput, match="leave `base` out"):
         find_reranker(RerankSettings(str(encoder), base="bundled:minilm"))
+
+
+def test_a_retriever_without_the_bonus_for_names_is_another_front() -> None:
+    told: dict[str, dict[str, Any]] = {
+        "bm25": {"kind": "bm25", "names": 2.5},
+        "words": {"kind": "bm25", "names": 0},
+        "dense": {"kind": "dense", "model": "bundled:tools"},
+        "hybrid": {"kind": "hybrid", "of": ["bm25", "dense"]},
+        "old": {"kind": "hybrid", "of": ["words", "dense"], "fusion": {"method": "rrf"}},
+    }
+    parts = {name: SimpleNamespace(settings=settings) for name, settings in told.items()}
+    index: Any = SimpleNamespace(manifest=SimpleNamespace(retrievers=parts))
+    assert retriever_words(index, "hybrid") == "hybrid of bm25 and dense bundled:tools"
+    assert retriever_words(index, "old") == "hybrid (rrf) of bm25 without names and dense bundled:tools"
