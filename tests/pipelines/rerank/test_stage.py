@@ -114,14 +114,14 @@ def test_folders_that_cannot_work_are_refused_in_one_sentence(tmp_path: Path) ->
 
 
 def test_a_retriever_without_the_bonus_for_names_is_another_front() -> None:
-    told: dict[str, dict[str, Any]] = {
+    retrievers: dict[str, dict[str, Any]] = {
         "bm25": {"kind": "bm25", "names": 2.5},
         "words": {"kind": "bm25", "names": 0},
         "dense": {"kind": "dense", "model": "bundled:tools"},
         "hybrid": {"kind": "hybrid", "of": ["bm25", "dense"]},
         "old": {"kind": "hybrid", "of": ["words", "dense"], "fusion": {"method": "rrf"}},
     }
-    parts = {name: SimpleNamespace(settings=settings) for name, settings in told.items()}
-    index: Any = SimpleNamespace(manifest=SimpleNamespace(retrievers=parts))
+    entries = {name: SimpleNamespace(settings=settings) for name, settings in retrievers.items()}
+    index: Any = SimpleNamespace(manifest=SimpleNamespace(retrievers=entries))
     assert retriever_words(index, "hybrid") == "hybrid of bm25 and dense bundled:tools"
     assert retriever_words(index, "old") == "hybrid (rrf) of bm25 without names and dense bundled:tools"
