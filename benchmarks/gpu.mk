@@ -148,23 +148,41 @@ $(foreach name,mcpzero bfcl,$(call align_job,dpo-$(name),$(name),without-dpo,dpo
 RAPID := toollens toolbench toolbench_extra
 MANY := n8n fc_mix sgd nl2bash
 ONE := toole clinc150 hwu64
-AWAY := mcpzero mcp_mix ansible
-TEST := toollens toolbench mcpzero
+AWAY := mcpzero mcp_mix ansible sample
+TEST := toollens toolbench mcpzero sample
+INDEX_sample := --set catalogue=bundled:sample
 $(foreach name,$(RAPID) $(MANY) $(ONE) $(AWAY) apollo_tau,$(call job,needs-index-$(name),,\
-  rewrite-index build configs/index/needs.yaml --set dataset=$(name)))
+  rewrite-index build configs/index/needs.yaml --set dataset=$(name) $(INDEX_$(name))))
 $(foreach name,$(RAPID) $(MANY) $(ONE) apollo_tau,$(call job,needs-targets-$(name),needs-index-$(name),rewrite-train targets \
   configs/targets/needs.yaml --set dataset=$(name) $(if $(filter $(ONE),$(name)),--set abstain=0.6 --set max_examples=700)))
 OTHERS := "data=[$(foreach name,$(MANY) $(ONE),{targets: runs/needs/$(name)/targets}$(comma)) {targets: runs/needs/apollo_tau/targets}]"
 NEEDS_others := --set output=runs/needs/others --set $(OTHERS)
-# $(call needs_eval,CATALOGUE,FOLDER OF THE FINE-TUNING,FOLDER OF THE ALIGNMENT)
-needs_eval = $(call job,needs-eval-$(1),needs-index-$(1) needs-$(2),$(EVAL)/needs.yaml --set dataset=$(1) \
-  --set rewriters.sft.path=runs/needs/$(2) --set rewriters.grpo.path=runs/needs/$(3) $(if $(filter $(TEST),$(1)),--set split=test))
+# $(call needs_eval,CATALOGUE,FOLDER OF THE FINE-TUNING,FOLDER OF THE ALIGNMENT,SUFFIX)
+ON_sample := --set data=bundled:sample
+needs_eval = $(call job,needs-eval-$(1)$(4),needs-index-$(1) needs-$(2),$(EVAL)/needs.yaml --set dataset=$(1) $(ON_$(1)) \
+  --set rewriters.sft.path=runs/needs/$(2) --set rewriters.grpo.path=runs/needs/$(3) --set output=runs/needs/$(1)/eval$(4) \
+  $(if $(filter $(TEST),$(1)),--set split=test))
 $(call job,needs-sft,qwen $(addprefix needs-targets-,$(RAPID) $(ONE) apollo_tau),rewrite-train sft configs/sft/needs.yaml \
   && $(ALIGN)/needs.yaml)
 $(call job,needs-others,qwen $(addprefix needs-targets-,$(MANY) $(ONE) apollo_tau),rewrite-train sft configs/sft/needs.yaml \
   $(NEEDS_others) && $(ALIGN)/needs.yaml --set start.path=runs/needs/others --set output=runs/needs/others-grpo --set $(OTHERS))
-$(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),sft,grpo))
+$(foreach seed,$(SEEDS),$(call job,needs-sft-$(seed),needs-sft,rewrite-train sft configs/sft/needs.yaml \
+  --set training.seed=$(seed) --set output=runs/needs/sft-$(seed) \
+  && $(ALIGN)/needs.yaml --set start.path=runs/needs/sft-$(seed) --set output=runs/needs/grpo-$(seed)))
+$(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),sft,grpo)$(foreach seed,$(SEEDS),\
+  $(call needs_eval,$(name),sft-$(seed),grpo-$(seed),-$(seed))))
 $(foreach name,toollens toolbench,$(call needs_eval,$(name),others,others-grpo))
+
+# The same in the model's own words: the best of its own rewrites, silence where none gains; then GRPO from there.
+OWN := $(RAPID) $(ONE) apollo_tau
+$(foreach name,$(OWN),$(call job,needs-own-targets-$(name),needs-index-$(name),rewrite-train targets configs/targets/needs.yaml \
+  --set dataset=$(name) --set template=needs --set target_style=own-words --set output=runs/needs/$(name)/own))
+OWN_DATA := "data=[$(foreach name,$(filter-out hwu64,$(OWN)),{targets: runs/needs/$(name)/own}$(comma)) {targets: runs/needs/hwu64/own}]"
+$(call job,needs-own,qwen-1.5b $(addprefix needs-own-targets-,$(OWN)),$(ALIGN)/needs-own.yaml && $(ALIGN)/needs.yaml \
+  --set start.path=runs/needs/own --set training.method=lora --set training.learning_rate=3e-5 \
+  --set reward.fusion.method=add --set evaluation.fusion.method=add \
+  --set output=runs/needs/own-grpo --set $(OWN_DATA))
+$(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),own,own-grpo,-own))
 
 # Rewriters that split requests in front of MassTool, trained on its list: tools unseen in training, and tools that come late.
 FROZEN := runs/frozen

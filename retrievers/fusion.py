@@ -7,8 +7,8 @@ max         keeps a tool's best score: only for lists on one scale
 weighted    sums weight x score, each list's scores scaled to 0..1 first
 add         sums weight x score, each in the unit of its retriever: a list counts as much as it has to say
 
-`with_raw` joins a raw query with its rewrite. Of the rewrite's lists a tool keeps its best rank (or scaled score): each
-line answers another need, so being third in every list is worth nothing.
+`with_raw` joins a raw query with its rewrite. Of the rewrite's lists a tool keeps its best rank (or score): each line
+answers another need, so being third in every list is worth nothing.
 """
 
 from __future__ import annotations
@@ -53,10 +53,16 @@ def add_scores(rankings: Sequence[Ranking], k: int, units: Sequence[float], weig
     """
     totals: dict[ToolId, float] = {}
     for ranking, unit, weight in zip(rankings, units, weights or (1.0,) * len(units), strict=True):
-        lowest = ranking.scores[DEPTH - 1] if len(ranking) >= DEPTH else min((0.0, *ranking.scores[-1:]))
-        for tool, score in ranking:
-            totals[tool] = totals.get(tool, 0.0) + weight * max(score - lowest, 0.0) / unit
+        for tool, score in _excess(ranking):
+            totals[tool] = totals.get(tool, 0.0) + weight * score / unit
     return ranked(((tool, round(total, 9)) for tool, total in totals.items()), k)
+
+
+def _excess(ranking: Ranking) -> Iterable[tuple[ToolId, float]]:
+    """Scores above that of the hundredth tool; of a shorter list, above 0."""
+    lowest = ranking.scores[DEPTH - 1] if len(ranking) >= DEPTH else min((0.0, *ranking.scores[-1:]))
+    for tool, score in ranking:
+        yield tool, max(score - lowest, 0.0)
 
 
 def interleave(rankings: Sequence[Ranking], k: int) -> Ranking:
@@ -110,8 +116,8 @@ def with_raw(raw: Ranking, lists: Sequence[Ranking], k: int, settings: RewriteFu
         return interleave(both if settings.raw else lists, k)
 
     def scores(ranking: Ranking) -> Iterable[tuple[ToolId, float]]:
-        if settings.method == "weighted":
-            return _scaled_scores(ranking)
+        if settings.method != "rrf":
+            return _scaled_scores(ranking) if settings.method == "weighted" else _excess(ranking)
         return ((tool, 1.0 / (settings.rrf_k + rank)) for rank, tool in enumerate(ranking.ids, 1))
 
     best: dict[ToolId, float] = {}

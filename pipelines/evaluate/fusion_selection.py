@@ -24,6 +24,7 @@ SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 GRID = (
     *(RewriteFusion("weighted", share) for share in SHARES),
     *(RewriteFusion("rrf", share) for share in SHARES[1:-1]),
+    *(RewriteFusion("add", share) for share in SHARES[1:-1]),
     RewriteFusion("interleave", 0.0),
 )
 """Includes the raw query alone, so that a harmful rewriter is left out."""

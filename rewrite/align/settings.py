@@ -140,6 +140,9 @@ class BestOfNSettings:
     samples: SampleSettings = field(default_factory=SampleSettings)
     margin: Annotated[float, Ge(0)] = 0.05
     """Minimum reward of the best answer above the query's mean; other queries are left out."""
+    abstain: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    """Share of the examples that leave the query alone, drawn from the queries where no answer finds more than the raw
+    query: the model learns from its own gains when to write."""
 
 
 AlgoSettings = DpoSettings | GrpoSettings | RlooSettings | PpoSettings | BestOfNSettings

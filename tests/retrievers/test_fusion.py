@@ -178,9 +178,9 @@ RAW = Ranking(("a", "b", "c", "d"), (0.9, 0.8, 0.5, 0.1))
 LINES = [Ranking(("x", "b", "y"), (0.7, 0.6, 0.2)), Ranking(("z", "b", "a"), (9.0, 8.0, 1.0))]
 
 
-@pytest.mark.parametrize("method", ["interleave", "rrf", "weighted"])
+@pytest.mark.parametrize("method", ["interleave", "rrf", "weighted", "add"])
 def test_without_a_rewrite_or_with_a_share_of_one_the_raw_list_stays(
-    method: Literal["interleave", "rrf", "weighted"],
+    method: Literal["interleave", "rrf", "weighted", "add"],
 ) -> None:
     assert with_raw(RAW, [], 3, RewriteFusion(method, 0.0)) == RAW.cut(3)
     assert with_raw(RAW, [Ranking()], 3, RewriteFusion(method, 0.3)) == RAW.cut(3)
@@ -192,6 +192,29 @@ def test_a_share_of_zero_leaves_the_raw_query_out(method: Literal["interleave", 
     found = with_raw(RAW, LINES, 10, RewriteFusion(method, 0.0))
     assert set(found.ids) == {"x", "b", "y", "z", "a"}
     assert set(found.ids[:2]) == {"x", "z"}  # the first of each line: nobody's second choice is before them
+
+
+def test_a_line_counts_as_much_as_it_has_to_say() -> None:
+    """The second line finds little: its first tool scores below the raw query's third."""
+    lines = [Ranking(("x", "b"), (0.7, 0.6)), Ranking(("z", "a"), (0.2, 0.1))]
+    assert with_raw(RAW, lines, 9, RewriteFusion("weighted", 0.4)).ids[:2] == ("x", "z")
+    found = with_raw(RAW, lines, 9, RewriteFusion("add", 0.4))
+    assert dict(found) == pytest.approx({"b": 0.68, "x": 0.42, "a": 0.42, "c": 0.2, "z": 0.12, "d": 0.04})
+
+
+@given(
+    st.lists(st.lists(st.floats(-1, 3), min_size=1, max_size=DEPTH + 9), min_size=1, max_size=4),
+    st.floats(0, 0.99),
+)
+def test_added_scores_of_a_rewrite_by_brute_force(lists: list[list[float]], share: float) -> None:
+    rankings = [ranked(((f"{row:03d}", score) for row, score in enumerate(own)), DEPTH) for own in lists]
+    found = with_raw(RAW, rankings, 3 * DEPTH, RewriteFusion("add", share))
+    for tool, score in found:
+        gains = []
+        for each in (RAW, *rankings):
+            floor = each.scores[-1] if len(each) == DEPTH else min(0.0, each.scores[-1])
+            gains.append(max(dict(each)[tool] - floor, 0.0) if tool in each.ids else 0.0)
+        assert score == pytest.approx(share * gains[0] + (1 - share) * max(gains[1:]), abs=1e-9)
 
 
 def test_each_line_answers_its_own_need() -> None:

@@ -217,6 +217,21 @@ def test_best_of_n_keeps_what_stands_out() -> None:
     assert [example.lines for example in found] == [("long a1",)]
 
 
+def test_best_of_n_learns_silence_where_writing_gains_nothing() -> None:
+    """Rewards are gains over the raw query, which earns 0."""
+    gain, loss, same = (_sample(rewards, raw=0.0) for rewards in ([-0.2, 0.4], [-0.3, -0.1], [0.0, -0.5]))
+    unread = _sample([-0.7, -0.7], [False, False], raw=0.0)
+    samples = [loss, unread, gain, same, gain, gain, loss]
+
+    def written(abstain: float) -> list[int]:
+        return [len(one.lines) for one in best_examples(samples, TEMPLATE, BestOfNSettings(abstain=abstain))]
+
+    assert written(0.0) == [1, 1, 1, 1]  # `same` too: it is its best answer, and harms nothing
+    assert written(0.25) == [1, 1, 1, 0]
+    assert written(0.4) == [1, 1, 1, 0, 0]
+    assert written(0.9) == [1, 1, 1, 0, 0, 0]  # there are no more
+
+
 def test_a_collapse_is_named() -> None:
     limits, start = CollapseLimits(), {"eval_tokens": 20.0}
     fine = {"eval_parsed": 0.9, "eval_distinct": 0.8, "eval_tokens": 25.0, "kl": 3.0}
