@@ -177,7 +177,8 @@ $(foreach name,toollens toolbench,$(call needs_eval,$(name),others,others-grpo))
 OWN := $(RAPID) $(ONE) apollo_tau
 $(foreach name,$(OWN),$(call job,needs-own-targets-$(name),needs-index-$(name),rewrite-train targets configs/targets/needs.yaml \
   --set dataset=$(name) --set template=needs --set target_style=own-words --set output=runs/needs/$(name)/own))
-OWN_DATA := "data=[$(foreach name,$(filter-out hwu64,$(OWN)),{targets: runs/needs/$(name)/own}$(comma)) {targets: runs/needs/hwu64/own}]"
+OWN_DATA := "data=[$(foreach name,$(RAPID) clinc150 hwu64,{targets: runs/needs/$(name)/own}$(comma)) \
+  {targets: runs/needs/apollo_tau/own$(comma) left_out: true}$(comma) {targets: runs/needs/toole/own$(comma) left_out: true}]"
 $(call job,needs-own,qwen-1.5b $(addprefix needs-own-targets-,$(OWN)),$(ALIGN)/needs-own.yaml && $(ALIGN)/needs.yaml \
   --set start.path=runs/needs/own --set training.method=lora --set training.learning_rate=3e-5 \
   --set reward.fusion.method=add --set evaluation.fusion.method=add \

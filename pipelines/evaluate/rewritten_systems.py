@@ -162,7 +162,7 @@ def _refuse_trained(name: str, parts: RewriterParts, evaluation: EvalContext, ch
     for source in parts.data:
         trained = source.get("protocol")
         other = source.get("dataset") == dataset and trained != protocol
-        if other and protocol != "official":
+        if other and protocol != "official" and not source.get("left_out"):
             raise BadInput(
                 f"the rewriter {name!r} was trained on {dataset} with protocol {trained}, so it has seen the tools "
                 f"that {protocol} holds out; train it on targets made with `protocol: {protocol}`"

@@ -28,6 +28,8 @@ class SftSource:
     """A folder that `rewrite-train targets` wrote."""
     weight: Annotated[float, Gt(0)] = 1.0
     """Share of its examples per epoch: 0.5 takes every second one, 2 takes each twice."""
+    left_out: bool = False
+    """Not trained on. With such sets dev is theirs alone: checkpoint and fusion suit tools that training lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class AlignSource:
     """Queries of fine-tuning, queries that were held out of it, or both."""
     weight: Annotated[float, Gt(0)] = 1.0
     """0.5 takes every second query; above 1 queries come several times, for grpo, rloo and ppo."""
+    left_out: bool = False
+    """Not trained on. With such sets dev is theirs alone: checkpoint and fusion suit tools that training lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,16 @@ class TargetsFolder:
     """The data set's name, with a number if several folders are of one data set."""
     facts: Mapping[str, Any]
     train: list[Example]
+    """Empty if the set is left out."""
     dev: list[Example]
     weight: float
+    left_out: bool = False
 
     def summary(self) -> dict[str, Any]:
         """The facts for a rewriter's card."""
         keys = [key for key in (*CARD_FACTS, "searches") if key in self.facts]
-        return {key: self.facts[key] for key in keys} | {"weight": self.weight}
+        facts = {key: self.facts[key] for key in keys} | {"weight": self.weight}
+        return facts | {"left_out": True} if self.left_out else facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,8 @@ def read_targets(data: Sequence[SftSource]) -> tuple[list[TargetsFolder], Templa
     """Read all targets folders, which must share one template and one phrasing of candidates."""
     if not data:
         raise BadInput("data: name at least one targets folder")
+    if all(settings.left_out for settings in data):
+        raise BadInput("data: all targets folders are left out; name one to train on")
     sources: list[TargetsFolder] = []
     for settings in data:
         sources.append(_read_folder(settings, [source.facts["dataset"] for source in sources]))
@@ -104,14 +113,21 @@ def _read_folder(settings: SftSource, datasets: Sequence[str]) -> TargetsFolder:
         raise BadInput(f"{folder} has {len(train)} training and {len(dev)} dev examples; take a data set with both")
     count = datasets.count(facts["dataset"])
     name = f"{facts['dataset']}-{count + 1}" if count else str(facts["dataset"])
-    return TargetsFolder(name, facts, train, dev, settings.weight)
+    return TargetsFolder(name, facts, [] if settings.left_out else train, dev, settings.weight, settings.left_out)
+
+
+def judging(sources: Sequence[TargetsFolder]) -> list[TargetsFolder]:
+    """The data sets whose dev queries judge a training: those left out of it, or all."""
+    return [source for source in sources if source.left_out] or list(sources)
 
 
 def read_align_data(data: Sequence[AlignSource], max_queries: int, seed: int) -> AlignData:
     """Read and shuffle the queries of all sources; `max_queries` 0 takes all."""
-    sources, template = read_targets([SftSource(settings.targets, settings.weight) for settings in data])
+    sources, template = read_targets([SftSource(own.targets, own.weight, own.left_out) for own in data])
     queries = []
     for source, settings in zip(sources, data, strict=True):
+        if settings.left_out:
+            continue
         # A query with several phrasings in fine-tuning is one query here.
         unique = {example.id: example for example in reversed(source.train)}
         examples = list(reversed(unique.values())) if settings.split != "align" else []

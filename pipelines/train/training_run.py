@@ -11,7 +11,7 @@ from pipelines.evaluate.fusion_selection import FusionScore
 from pipelines.runs import as_json, environment, write_files
 from pipelines.train.dev_evaluator import DevEvaluator, DevSettings, choose_dev, spread
 from pipelines.train.report import training_page
-from pipelines.train.sources import TargetsFolder
+from pipelines.train.sources import TargetsFolder, judging
 from retrievers.kind import Context
 from retrievers.types import ToolId
 from rewrite.folder import RewriterCard, save_rewriter
@@ -39,8 +39,9 @@ def make_task(
     seen_tools: Collection[tuple[str, ToolId]] = (),
 ) -> tuple[RewriterTask, DevEvaluator | None]:
     """The task with its dev set; the evaluator exists in the main process only."""
-    dev = choose_dev(sources, settings.queries, seed)
-    evaluator = DevEvaluator(sources, dev, settings, context, seen_tools) if is_main_process() else None
+    judges = judging(sources)
+    dev = choose_dev(judges, settings.queries, seed)
+    evaluator = DevEvaluator(judges, dev, settings, context, seen_tools) if is_main_process() else None
     task = RewriterTask(
         model,
         template,

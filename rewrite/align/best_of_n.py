@@ -31,8 +31,8 @@ def best_examples(samples: Sequence[ScoredSample], template: Template, settings:
             left_alone.append(_example(sample, ()))
         elif sample.rewards[best] >= 0 and sample.rewards[best] - fmean(sample.rewards) >= settings.margin:
             examples.append(_example(sample, template.parse(Answer(sample.answers[best], 0)).lines))
-    share = round(len(examples) * settings.abstain / (1 - settings.abstain))
-    return examples + left_alone[:share]
+    number = round(len(examples) * settings.abstain / (1 - settings.abstain))
+    return examples + left_alone[:number]
 
 
 def _example(sample: ScoredSample, lines: tuple[str, ...]) -> Example:

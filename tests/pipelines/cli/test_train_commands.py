@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from pipelines.cli import main as cli
 from pipelines.train.dev_evaluator import choose_dev, spread
 from pipelines.train.run_folder import alone
-from pipelines.train.sources import SftSource, read_targets
+from pipelines.train.sources import AlignSource, SftSource, judging, read_align_data, read_targets
 from rewrite.folder import open_rewriter
 from rewrite.settings import Sampling, TransformersSettings
 
@@ -195,6 +195,29 @@ def test_several_targets_are_judged_and_shown_side_by_side(targets: Path) -> Non
     assert choose_dev(sources, 2, seed=0) == choose_dev(sources, 2, seed=0)
     assert spread([100, 2, 50], 4) == [0, 1, 100, 102]
     assert spread([1, 1], 9) == [0, 1]
+
+
+def test_a_set_that_is_left_out_teaches_nothing_and_judges_alone(
+    config: str, targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else dev, whose tools training knows, chooses a share that harms tools it does not."""
+    sources, _ = read_targets([SftSource(str(targets)), SftSource(str(targets), left_out=True)])
+    assert [(source.name, bool(source.train)) for source in sources] == [("small", True), ("small-2", False)]
+    assert [source.name for source in judging(sources)] == ["small-2"]
+    assert judging(sources[:1]) == sources[:1]
+    assert [source.summary().get("left_out") for source in sources] == [None, True]
+    data = read_align_data([AlignSource(str(targets), left_out=True), AlignSource(str(targets))], 0, 0)
+    assert {query.source for query in data.queries} == {"small-2"}
+
+    both = [{"targets": str(targets)}, {"targets": str(targets), "left_out": True}]
+    config_path = _changed(config, tmp_path / "sft.yaml", output=str(tmp_path / "run"), data=both)
+    assert cli.train(["sft", config_path, "--device", "cpu"]) == 0
+    history = json.loads((tmp_path / "run" / "metrics.json").read_text())["history"]
+    judged = {name for row in history for name in row if name.startswith("eval_small")}
+    assert judged == {"eval_small-2_recall@5"}
+
+    config_path = _changed(config, tmp_path / "none.yaml", output=str(tmp_path / "none"), data=both[1:])
+    assert "all targets folders are left out; name one to train on" in _refused(capsys, "sft", config_path)
 
 
 def test_targets_that_do_not_say_how_their_retriever_searches_are_taken_all_the_same(
