@@ -175,8 +175,8 @@ $(foreach name,toollens toolbench,$(call needs_eval,$(name),others,others-grpo))
 
 # The same in the model's own words: the best of its own rewrites, silence where none gains; then GRPO from there.
 OWN := $(RAPID) $(ONE) apollo_tau
-$(foreach name,$(OWN),$(call job,needs-own-targets-$(name),needs-index-$(name),rewrite-train targets configs/targets/needs.yaml \
-  --set dataset=$(name) --set template=needs --set target_style=own-words --set output=runs/needs/$(name)/own))
+$(foreach name,$(OWN),$(call job,needs-own-targets-$(name),needs-index-$(name),rewrite-train targets \
+  configs/targets/needs-own.yaml --set dataset=$(name)))
 OWN_DATA := "data=[$(foreach name,$(RAPID) clinc150 hwu64,{targets: runs/needs/$(name)/own}$(comma)) \
   {targets: runs/needs/apollo_tau/own$(comma) left_out: true}$(comma) {targets: runs/needs/toole/own$(comma) left_out: true}]"
 $(call job,needs-own,qwen-1.5b $(addprefix needs-own-targets-,$(OWN)),$(ALIGN)/needs-own.yaml && $(ALIGN)/needs.yaml \
