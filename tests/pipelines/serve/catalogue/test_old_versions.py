@@ -37,6 +37,18 @@ def test_changes_free_old_versions_in_the_thread_that_writes(tmp_path: Path, mon
     assert {name.partition("_")[0] for name in threads} == {"write"}
 
 
+def test_a_timer_that_comes_early_frees_an_old_version_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers of a busy loop do; another change, which would free it, may never come."""
+    monkeypatch.setattr(live_index, "KEPT_SECONDS", 0.3)
+    build(tmp_path / "index", varied_tools(20), BM25_ONLY, plain_context())
+    with running({"index": str(tmp_path / "index"), "retriever": "bm25"}) as server:
+        old = weakref.ref(server.gateway.catalogue.current)
+        tool = {"name": "new", "description": "Mends umbrellas."}
+        assert server.client.put("/v1/tools/new", json=tool).status_code == 200
+        monkeypatch.setattr(live_index, "KEPT_SECONDS", 1.0)  # now the timer that was set is early
+        until(lambda: old() is None, patience=30)
+
+
 def test_many_changes_keep_few_old_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_index, "MAX_KEPT", 2)
     monkeypatch.setattr(live_index, "KEPT_SECONDS", 3600.0)
