@@ -46,8 +46,9 @@ ENCODER := rewrite-train encoder configs/encoder/tools.yaml
 GROUPS := assistants functions tasks shells languages
 $(foreach group,$(GROUPS),$(call job,encoder-without-$(group),,$(ENCODER) --set leave_out=$(group)))
 $(call job,encoder-tools,$(addprefix encoder-without-,$(GROUPS)),$(ENCODER) --set blend=null)
-$(call job,encoder-mpnet,mpnet,rewrite-train encoder configs/encoder/tools-mpnet.yaml --leave-one-out \
-  && rewrite-train encoder configs/encoder/tools-mpnet.yaml)
+$(call job,gte,,hf download thenlper/gte-small)
+$(call job,encoder-mpnet,mpnet,rewrite-train encoder configs/encoder/tools-mpnet.yaml)
+$(call job,encoder-gte,gte,$(ENCODER) --set base=thenlper/gte-small --set output=runs/encoder/tools-gte)
 $(foreach seed,$(SEEDS),$(call job,encoder-tools-$(seed),,$(ENCODER) --set seed=$(seed) --set output=runs/encoder/tools-$(seed)))
 $(call job,encoder-forms,encoder-tools,python benchmarks/encoder_forms.py runs/encoder/tools/final $(DONE)/encoder-forms)
 
@@ -173,32 +174,53 @@ $(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),sft,grpo)$(foreach seed
   $(call needs_eval,$(name),sft-$(seed),grpo-$(seed),-$(seed))))
 $(foreach name,toollens toolbench,$(call needs_eval,$(name),others,others-grpo))
 
+# Larger encoders on the same sets, alone and in the hybrid: encoder-mpnet-n8n
+NEW := "systems={minilm: {retriever: minilm}$(comma) tools: {retriever: tools}$(comma) new: {retriever: new}$(comma) \
+  hybrid: {retriever: hybrid}$(comma) hybrid-new: {retriever: hybrid-new}}"
+judge = $(call job,encoder-$(1)-$(2),encoder-$(1),rewrite-index build configs/index/needs.yaml --set dataset=$(2) \
+  $(INDEX_$(2)) --set index=runs/needs/$(2)/$(1) --set "retrievers.new={kind: dense$(comma) model: runs/encoder/tools-$(1)/encoder}" \
+  --set "retrievers.minilm={kind: dense$(comma) model: bundled:minilm}" --set "retrievers.hybrid-new={kind: hybrid$(comma) of: [bm25$(comma) new]}" \
+  && $(EVAL)/needs.yaml --set dataset=$(2) $(ON_$(2)) $(if $(filter $(TEST),$(2)),--set split=test) --set index=runs/needs/$(2)/$(1) \
+  --set "rewriters={}" --set $(NEW) --set output=runs/needs/$(2)/eval-$(1))
+$(foreach name,$(MANY) $(AWAY) toollens toolbench,$(call judge,mpnet,$(name))$(call judge,gte,$(name)))
+
 # The same in the model's own words: the best of its own rewrites, silence where none gains; then GRPO from there.
 OWN := $(RAPID) $(ONE) apollo_tau
 $(foreach name,$(OWN),$(call job,needs-own-targets-$(name),needs-index-$(name),rewrite-train targets \
   configs/targets/needs-own.yaml --set dataset=$(name)))
 OWN_DATA := "data=[$(foreach name,$(RAPID) clinc150 hwu64,{targets: runs/needs/$(name)/own}$(comma)) \
   {targets: runs/needs/apollo_tau/own$(comma) left_out: true}$(comma) {targets: runs/needs/toole/own$(comma) left_out: true}]"
-$(call job,needs-own,qwen-1.5b $(addprefix needs-own-targets-,$(OWN)),$(ALIGN)/needs-own.yaml && $(ALIGN)/needs.yaml \
-  --set start.path=runs/needs/own --set training.method=lora --set training.learning_rate=3e-5 \
-  --set reward.fusion.method=add --set evaluation.fusion.method=add \
-  --set output=runs/needs/own-grpo --set $(OWN_DATA))
-$(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),own,own-grpo,-own))
+# $(call own,SEED,SUFFIX)
+own = $(call job,needs-own$(2),qwen-1.5b $(addprefix needs-own-targets-,$(OWN)),$(ALIGN)/needs-own.yaml --set training.seed=$(1) \
+  --set algo.samples.seed=$(1) --set output=runs/needs/own$(2) && $(ALIGN)/needs.yaml --set start.path=runs/needs/own$(2) \
+  --set training.method=lora --set training.learning_rate=3e-5 --set training.seed=$(1) --set algo.max_tokens=96 \
+  --set training.batch_size=16 --set training.gradient_accumulation_steps=16 \
+  --set reward.fusion.method=add --set evaluation.fusion.method=add --set output=runs/needs/own-grpo$(2) --set $(OWN_DATA))
+$(call own,0)$(foreach seed,$(SEEDS),$(call own,$(seed),-$(seed)))
+$(foreach name,$(MANY) $(AWAY),$(call needs_eval,$(name),own,own-grpo,-own)$(foreach seed,$(SEEDS),\
+  $(call needs_eval,$(name),own-$(seed),own-grpo-$(seed),-own-$(seed))))
 
 # Rewriters that split requests in front of MassTool, trained on its list: tools unseen in training, and tools that come late.
 FROZEN := runs/frozen
 MT := retrievers.masstool.train
-# $(call frozen,NAME,CATALOGUE,PROTOCOL): index, targets, fine-tuning, evaluation; three alignments.
+# $(call frozen_jobs,NAME,CATALOGUE,PROTOCOL): index and targets; with three seeds fine-tuning, alignment, evaluation.
+SFT_MT := rewrite-train sft configs/sft/masstool.yaml
+LARGE := --set training.learning_rate=2e-5 --set training.batch_size=16
+LARGE_GRPO := --set training.learning_rate=6e-6 --set training.batch_size=32 --set training.gradient_accumulation_steps=8
+# $(call frozen_seed,NAME,CATALOGUE,PROTOCOL,SEED,SUFFIX,--set FLAGS OF THE FINE-TUNING,OF THE ALIGNMENT)
+frozen_seed = $(call job,frozen-$(1)$(5)-$(4),frozen-targets-$(1) qwen-1.5b $(if $(5),qwen),$(SFT_MT) --set dataset=$(1) \
+  --set training.seed=$(4) --set output=$(FROZEN)/$(1)/sft$(5)-$(4) $(6) && $(ALIGN)/masstool.yaml --set dataset=$(1) \
+  --set start.path=$(FROZEN)/$(1)/sft$(5)-$(4) --set training.seed=$(4) --set output=$(FROZEN)/$(1)/grpo$(5)-$(4) $(7) \
+  && $(EVAL)/masstool-rewritten.yaml --set dataset=$(2) --set protocol=$(3) --set index=$(FROZEN)/$(1)/index \
+  --set rewriters.sft.path=$(FROZEN)/$(1)/sft$(5)-$(4) --set rewriters.grpo.path=$(FROZEN)/$(1)/grpo$(5)-$(4) \
+  --set output=$(FROZEN)/$(1)/eval$(5)-$(4))
 define frozen_jobs
 $(call job,frozen-index-$(1),,$(call build,masstool,$(2)) --set index=$(FROZEN)/$(1)/index --set $(MT).protocol=$(3) \
   --set $(MT).folds=3 --set $(MT).fold_by=tools)
 $(call job,frozen-targets-$(1),frozen-index-$(1),rewrite-train targets configs/targets/masstool.yaml --set dataset=$(2) \
   --set protocol=$(3) --set index=$(FROZEN)/$(1)/index --set output=$(FROZEN)/$(1)/needs)
-$(call job,frozen-sft-$(1),frozen-targets-$(1),rewrite-train sft configs/sft/masstool.yaml --set dataset=$(1))
-$(foreach seed,0 $(SEEDS),$(call job,frozen-grpo-$(1)-$(seed),frozen-sft-$(1),$(ALIGN)/masstool.yaml --set dataset=$(1) \
-  --set training.seed=$(seed) --set output=$(FROZEN)/$(1)/grpo-$(seed) && $(EVAL)/masstool-rewritten.yaml \
-  --set dataset=$(2) --set protocol=$(3) --set index=$(FROZEN)/$(1)/index --set rewriters.sft.path=$(FROZEN)/$(1)/sft \
-  --set rewriters.grpo.path=$(FROZEN)/$(1)/grpo-$(seed) --set output=$(FROZEN)/$(1)/eval-$(seed)))
+$(foreach seed,0 $(SEEDS),$(call frozen_seed,$(1),$(2),$(3),$(seed)))
+$(call frozen_seed,$(1),$(2),$(3),0,-0.5b,--set base=Qwen/Qwen2.5-Coder-0.5B-Instruct $(LARGE),$(LARGE_GRPO))
 endef
 $(call frozen_jobs,toollens,toollens,unseen-tools)
 $(call frozen_jobs,toollens-late,toollens,late-tools)

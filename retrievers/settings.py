@@ -46,9 +46,9 @@ class FusionSettings:
 class RewriteFusion:
     """Fusion of the raw query's list with the lists of its rewrite."""
 
-    method: Literal["interleave", "rrf", "weighted", "add"] = "weighted"
+    method: Literal["interleave", "rrf", "weighted", "add"] = "add"
     """add: scores as they are, so that a list counts as much as it has to say; weighted: each list's scaled to 0..1."""
-    raw: Annotated[float, Ge(0), Le(1)] = 0.5
+    raw: Annotated[float, Ge(0), Le(1)] = 0.8
     """Share of the raw query: 0 leaves it out, 1 leaves the rewrite out. Interleaving puts the larger share first."""
     rrf_k: Annotated[float, Gt(0)] = 10.0
     skip_rewrite_above: float | None = None
