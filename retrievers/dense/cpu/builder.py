@@ -149,9 +149,10 @@ class GraphBuilder:
         whole = np.rint(weight / scale[:, None]).astype(np.int8).T
         return self.constant(f"{name}.int8", whole), self.constant(f"{name}.scale", scale)
 
-    def to_bytes(self, name: str, width: int) -> bytes:
-        """The graph; its input `name` is (1, tokens, width), its output `vector` (1, width)."""
-        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "tokens", width])]
+    def to_bytes(self, name: str, width: int, others: Mapping[str, list[int | str]] | None = None) -> bytes:
+        """The graph; its input `name` is (1, tokens, width), its output `vector` (1, width); `others` have shapes."""
+        shapes: dict[str, list[int | str]] = {name: [1, "tokens", width], **(others or {})}
+        inputs = [helper.make_tensor_value_info(own, TensorProto.FLOAT, shape) for own, shape in shapes.items()]
         outputs = [helper.make_tensor_value_info("vector", TensorProto.FLOAT, [1, width])]
         outputs += [helper.make_tensor_value_info(output, TensorProto.FLOAT, None) for output in self._outputs]
         graph = helper.make_graph(self._nodes, "encoder", inputs, outputs, list(self._constants.values()))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from retrievers.dense.adapter import map_tensors
+from retrievers.dense.cpu.mpnet import bert_names
 
 WEIGHTS = "model.safetensors"
 MULTILINGUAL = "retrievers.dense.multilingual.module.MultilingualEncoder"
@@ -28,7 +29,7 @@ class BertFolder:
     """An encoder of the BERT family: its weights, mapped, and how texts become one vector."""
 
     weights: Mapping[str, np.ndarray]
-    """By name, without the prefix of the model."""
+    """By BERT's names, without the prefix of the model."""
     layers: int
     heads: int
     epsilon: float
@@ -37,6 +38,10 @@ class BertFolder:
     max_tokens: int
     query_prompt: str
     document_prompt: str
+    first_position: int = 0
+    """Row of the first token among the vectors of positions."""
+    relative: bool = False
+    """MPNet: attention has a bias by the distance of two tokens."""
 
 
 def read_folder(folder: Path, pooling: str = "") -> BertFolder:
@@ -45,7 +50,8 @@ def read_folder(folder: Path, pooling: str = "") -> BertFolder:
     `pooling`: of a cross-encoder, whose folder names none.
     """
     config = _json(folder / "config.json")
-    if config.get("model_type") != "bert":
+    relative = config.get("model_type") == "mpnet"
+    if config.get("model_type") != "bert" and (not relative or pooling):
         raise NoCpuRuntime(f"its architecture, {config.get('model_type') or 'unknown'}, has no graph here")
     if config.get("hidden_act") != "gelu" or config.get("position_embedding_type", "absolute") != "absolute":
         raise NoCpuRuntime("its activation or its positions differ from BERT's")
@@ -54,7 +60,8 @@ def read_folder(folder: Path, pooling: str = "") -> BertFolder:
     if settings.get("do_lower_case"):
         raise NoCpuRuntime("it changes texts to lower case before its tokenizer does")
     prompts = _json(folder / "config_sentence_transformers.json", {}).get("prompts") or {}
-    positions = int(config["max_position_embeddings"])
+    first = int(config.get("pad_token_id", 1)) + 1 if relative else 0
+    positions = int(config["max_position_embeddings"]) - first
     length = settings.get("max_seq_length") or _json(folder / "tokenizer_config.json", {}).get("model_max_length")
     if not (folder / "tokenizer.json").is_file():
         raise NoCpuRuntime("it has no tokenizer.json")
@@ -67,6 +74,8 @@ def read_folder(folder: Path, pooling: str = "") -> BertFolder:
         min(int(length or positions), positions),
         str(prompts.get("query") or ""),
         next((str(prompts[name]) for name in DOCUMENT_PROMPTS if name in prompts), ""),
+        first,
+        relative,
     )
 
 
@@ -97,7 +106,7 @@ def _pooling(folder: Path) -> str:
 def _weights(file: Path) -> dict[str, np.ndarray]:
     if not file.is_file():
         raise NoCpuRuntime(f"it has no {WEIGHTS}")
-    weights = {name.removeprefix("bert."): array for name, array in map_tensors(file, "r")}
+    weights = bert_names({name.removeprefix("bert."): array for name, array in map_tensors(file, "r")})
     if "embeddings.word_embeddings.weight" not in weights:
         raise NoCpuRuntime(f"{WEIGHTS} has tensors of an unknown name or number format")
     return weights

@@ -9,6 +9,7 @@ import numpy as np
 
 from retrievers.dense.cpu.builder import RUNTIME_OPERATORS, GraphBuilder, Ranges
 from retrievers.dense.cpu.folder import BertFolder, NoCpuRuntime
+from retrievers.dense.cpu.mpnet import BIAS
 
 FORMS = ("int8", "float32")
 GELU_MINIMUM = -0.1701
@@ -31,7 +32,7 @@ def build_graph(model: BertFolder, form: str, ranges: Ranges | None = None) -> b
     else:
         graph.add("Gather", [hidden, graph.constant("first", np.array(0))], "vector", axis=1)
     width = len(model.weights["embeddings.LayerNorm.weight"])
-    return graph.to_bytes("embedded", width)
+    return graph.to_bytes("embedded", width, {BIAS: [model.heads, "tokens", "tokens"]} if model.relative else {})
 
 
 def _layer(graph: GraphBuilder, model: BertFolder, name: str, hidden: str) -> str:
@@ -44,7 +45,7 @@ def _layer(graph: GraphBuilder, model: BertFolder, name: str, hidden: str) -> st
     weight[:width] *= head**-0.5  # of queries, once for all
     bias[:width] *= head**-0.5
     parts = graph.linear_parts(hidden, f"{name}.mixed", weight, bias, 3)
-    context = _attend(graph, name, parts, (model.heads, head))
+    context = _attend(graph, name, parts, (model.heads, head), BIAS if model.relative else "")
     attended = graph.dense(context, f"{attention}.output.dense", weights)
     hidden = graph.norm(attended, f"{attention}.output.LayerNorm", weights, model.epsilon, hidden)
     wide = graph.dense(hidden, f"{name}.intermediate.dense", weights)
@@ -57,10 +58,10 @@ def _layer(graph: GraphBuilder, model: BertFolder, name: str, hidden: str) -> st
     return graph.norm(narrow, f"{name}.output.LayerNorm", weights, model.epsilon, hidden)
 
 
-def _attend(graph: GraphBuilder, name: str, parts: list[str], heads: tuple[int, int]) -> str:
+def _attend(graph: GraphBuilder, name: str, parts: list[str], heads: tuple[int, int], bias: str) -> str:
     """Attention over all tokens by plain operators: for one text they take less time than the fused one.
 
-    `parts`: queries, keys and values; `heads`: their number and width.
+    `parts`: queries, keys and values; `heads`: their number and width; `bias`: added to the scores, unless empty.
     """
     shape = graph.constant("heads", np.array([-1, *heads]))
     orders = {"query": [1, 0, 2], "key": [1, 2, 0], "value": [1, 0, 2]}
@@ -69,6 +70,7 @@ def _attend(graph: GraphBuilder, name: str, parts: list[str], heads: tuple[int, 
         for part, (kind, order) in zip(parts, orders.items(), strict=True)
     )
     scores = graph.add("MatMul", [query, key], f"{name}.scores")
+    scores = graph.add("Add", [scores, bias], f"{name}.biased") if bias else scores
     shares = graph.add("Softmax", [scores], f"{name}.shares", axis=-1)
     context = graph.add("MatMul", [shares, value], f"{name}.values")
     by_token = graph.add("Transpose", [context], f"{name}.by_token", perm=[1, 0, 2])

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from retrievers.dense.cpu.export import load_graph
 from retrievers.dense.cpu.folder import BertFolder, is_multilingual, read_folder
+from retrievers.dense.cpu.mpnet import BIAS, distance_bias
 from retrievers.dense.cpu.session import CpuEncoder, report_no_runtime
 
 Make = Callable[[bytes], CpuEncoder]
@@ -56,8 +57,10 @@ class CpuModel(CpuEncoder):
     def __init__(self, folder: Path, model: BertFolder, graph: bytes) -> None:
         super().__init__(graph, model.query_prompt, model.document_prompt)
         self._words = model.weights["embeddings.word_embeddings.weight"]  # mapped: only rows that are used are read
-        positions = model.weights["embeddings.position_embeddings.weight"].astype(np.float32)
-        self._positions = positions + model.weights["embeddings.token_type_embeddings.weight"][0]
+        positions = model.weights["embeddings.position_embeddings.weight"][model.first_position :].astype(np.float32)
+        kinds = model.weights.get("embeddings.token_type_embeddings.weight")  # MPNet has none
+        self._positions = positions if kinds is None else positions + kinds[0]
+        self._bias = distance_bias(model.weights, model.max_tokens) if model.relative else None
         self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(model.max_tokens)
         self._tokenizer.no_padding()
@@ -70,7 +73,9 @@ class CpuModel(CpuEncoder):
         return [encoding.ids for encoding in self._tokenizer.encode_batch(texts)]
 
     def inputs(self, ids: list[int]) -> dict[str, np.ndarray]:
-        return {"embedded": (self._words[ids].astype(np.float32) + self._positions[: len(ids)])[None]}
+        count = len(ids)
+        inputs = {"embedded": (self._words[ids].astype(np.float32) + self._positions[:count])[None]}
+        return inputs if self._bias is None else inputs | {BIAS: self._bias[:, :count, :count]}
 
 
 def load_cpu_model(folder: Path, fingerprint: str, cache: Path | None, form: str = "auto") -> CpuEncoder:

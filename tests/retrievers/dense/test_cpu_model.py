@@ -203,10 +203,39 @@ def test_a_folder_says_how_its_texts_become_vectors(folder: Path, tmp_path: Path
     assert np.abs(exact - ours).max() < 1e-5
 
 
+@pytest.fixture(scope="module")
+def mpnet(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small MPNet with random weights, far enough from zero that positions and distances count."""
+    import torch
+    from transformers import MPNetConfig, MPNetModel
+
+    target = tmp_path_factory.mktemp("mpnet") / "model"
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.manual_seed(0)
+    config = MPNetConfig(
+        vocab_size=30522, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96,
+        max_position_embeddings=258, pad_token_id=1, initializer_range=0.3,
+    )  # fmt: skip
+    MPNetModel(config, add_pooling_layer=False).save_pretrained(target)
+    return target
+
+
+def test_mpnet_has_the_vectors_of_pytorch(mpnet: Path) -> None:
+    assert read_folder(mpnet).max_tokens == 256
+    exact, ours, small = (vectors(mpnet, runtime, QUERIES) for runtime in ("pytorch", "float32", "auto"))
+    assert np.abs(exact - ours).max() < 1e-5
+    assert (small * exact).sum(axis=1).mean() > model.MIN_COSINE
+
+
+def test_mpnet_as_a_cross_encoder_is_left_to_pytorch(mpnet: Path) -> None:
+    with pytest.raises(NoCpuRuntime, match="mpnet, has no graph"):
+        read_folder(mpnet, "cls")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"config": {"model_type": "mpnet"}}, "mpnet, has no graph"),
+        ({"config": {"model_type": "t5"}}, "t5, has no graph"),
         ({"modules": [{"type": "a.Transformer", "path": ""}, {"type": "a.Dense", "path": "1"}]}, "Transformer, Dense"),
         ({"sentence_bert_config": {"do_lower_case": True}}, "lower case"),
     ],
