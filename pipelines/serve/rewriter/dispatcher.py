@@ -154,7 +154,7 @@ class RewriteDispatcher:
 
 
 def served_fusion(loaded: LoadedRewriter | None, forced: bool) -> RewriteFusion:
-    """The fusion of the rewriter's card; a card that advises against rewriting gives way to equal weights."""
+    """The fusion of the rewriter's card; a card that advises against rewriting gives way to the default."""
     fusion = loaded.fusion if loaded else RewriteFusion()
     fusion = replace(fusion, skip_rewrite_above=None) if forced else fusion
     return fusion if fusion.raw < 1 else RewriteFusion()
