@@ -50,9 +50,10 @@ def read_folder(folder: Path, pooling: str = "") -> BertFolder:
     `pooling`: of a cross-encoder, whose folder names none.
     """
     config = _json(folder / "config.json")
-    relative = config.get("model_type") == "mpnet"
-    if config.get("model_type") != "bert" and (not relative or pooling):
-        raise NoCpuRuntime(f"its architecture, {config.get('model_type') or 'unknown'}, has no graph here")
+    kind = str(config.get("model_type") or "unknown")
+    relative = kind == "mpnet"
+    if kind != "bert" and (not relative or pooling):
+        raise NoCpuRuntime(f"its architecture, {kind}, has no graph here")
     if config.get("hidden_act") != "gelu" or config.get("position_embedding_type", "absolute") != "absolute":
         raise NoCpuRuntime("its activation or its positions differ from BERT's")
     pooling = pooling or _pooling(folder)
@@ -65,8 +66,9 @@ def read_folder(folder: Path, pooling: str = "") -> BertFolder:
     length = settings.get("max_seq_length") or _json(folder / "tokenizer_config.json", {}).get("model_max_length")
     if not (folder / "tokenizer.json").is_file():
         raise NoCpuRuntime("it has no tokenizer.json")
+    weights = _weights(folder / WEIGHTS, kind)
     return BertFolder(
-        _weights(folder / WEIGHTS),
+        bert_names(weights) if relative else weights,
         int(config["num_hidden_layers"]),
         int(config["num_attention_heads"]),
         float(config["layer_norm_eps"]),
@@ -103,10 +105,11 @@ def _pooling(folder: Path) -> str:
     return str(mode)
 
 
-def _weights(file: Path) -> dict[str, np.ndarray]:
+def _weights(file: Path, kind: str) -> dict[str, np.ndarray]:
+    """The tensors of a model of this kind, mapped, without its prefix."""
     if not file.is_file():
         raise NoCpuRuntime(f"it has no {WEIGHTS}")
-    weights = bert_names({name.removeprefix("bert."): array for name, array in map_tensors(file, "r")})
+    weights = {name.removeprefix(f"{kind}."): array for name, array in map_tensors(file, "r")}
     if "embeddings.word_embeddings.weight" not in weights:
         raise NoCpuRuntime(f"{WEIGHTS} has tensors of an unknown name or number format")
     return weights

@@ -18,7 +18,7 @@ def bert_names(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """MPNet's weights under the names that BERT has for them."""
     renamed = {}
     for name, array in weights.items():
-        own = name.removeprefix("mpnet.").replace("attention.LayerNorm", "attention.output.LayerNorm")
+        own = name.replace("attention.LayerNorm", "attention.output.LayerNorm")
         for part, berts in PARTS.items():
             own = own.replace(f"attention.{part}", f"attention.{berts}")
         renamed[own] = array
