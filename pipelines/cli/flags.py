@@ -13,6 +13,8 @@ Handler = Callable[[argparse.Namespace], int]
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 DEFAULT_SERVER = Path(__file__).parent.parent / "serve" / "default.yaml"
 """The config of `rewrite-serve` without CONFIG: the bundled sample."""
+DEFAULT_INDEX = Path(__file__).parent.parent / "index" / "default.yaml"
+"""The config of `rewrite-index build` without CONFIG: the bundled sample, in the default retrievers."""
 EXITS = "exit codes: 0 done, 1 the work failed, 2 the request was wrong, 130 stopped by Ctrl-C"
 SERVER_EXITS = "exit codes: 0 stopped by Ctrl-C or SIGTERM, 1 the work failed, 2 the request was wrong"
 
@@ -99,7 +101,7 @@ def config_arguments(
     """Add CONFIG (optional if there is a default, a flag if one is named), `--set` and `--dry-run`."""
     help = f"YAML file; {examples} has examples"
     if default:
-        shown = "the bundled sample" if default == DEFAULT_SERVER else str(default)
+        shown = "the bundled sample" if default in (DEFAULT_SERVER, DEFAULT_INDEX) else str(default)
         parser.add_argument(
             "config", type=Path, metavar=metavar, nargs="?", default=default, help=f"{help} (default: {shown})"
         )

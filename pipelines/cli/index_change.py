@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines import config as configs
+from pipelines.cli.flags import DEFAULT_INDEX
 from pipelines.context import make_context
 from pipelines.data.dataset import load_dataset
-from pipelines.index.build import IndexConfig, admit_tools, build_index, read_tools
+from pipelines.index.build import IndexConfig, admit_tools, build_index, names_catalogue, read_tools
 from pipelines.index.calibrate import calibrate_retriever
 from pipelines.index.defaults import index_folder
 from pipelines.index.takeover import refuse_takeover
@@ -25,6 +26,9 @@ from retrievers.index.writer import as_stored
 
 
 def run_build(arguments: argparse.Namespace) -> int:
+    if names_catalogue(arguments.config):
+        arguments.set.insert(0, f"catalogue={json.dumps([str(arguments.config)])}")
+        arguments.config = DEFAULT_INDEX
     config = configs.load_from_args(arguments, IndexConfig)
     if config is None:
         return 0

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipelines.cli.flags import (
+    DEFAULT_INDEX,
     Subparsers,
     add_command,
     config_arguments,
@@ -32,11 +33,12 @@ def _add_writers(commands: Subparsers) -> None:
         commands, "build", lazy("index_change", "run_build"), "catalogue -> index folder, trained if CONFIG says so"
     )
     build.description = (
-        "Read the catalogue that CONFIG names, train its retrievers that have `train`, and write the index folder. An "
-        "existing index is replaced once the new one is complete. After a kill in training, the same command continues "
-        "from the last checkpoint."
+        "Read the catalogue that CONFIG names, train its retrievers that have `train`, and write the index folder. In "
+        "place of CONFIG: a catalogue, indexed in runs/index for the recommended retrievers. An existing index is "
+        "replaced once the new one is complete. After a kill in training, the same command continues from the last "
+        "checkpoint."
     )
-    config_arguments(build, "configs/index/")
+    config_arguments(build, "configs/index/", default=DEFAULT_INDEX, metavar="CONFIG|CATALOGUE")
     build.add_argument(
         "--resume",
         action="store_true",

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.data.sample_data import SAMPLE, sample_folder
+from pipelines.index.defaults import default_retrievers
 from pipelines.index.folds import build_folds
 from pipelines.index.training_data import training_data
 from retrievers.catalogue import FORMATS
 from retrievers.catalogue.collection import read_catalogues
+from retrievers.catalogue.detect import is_openapi
 from retrievers.errors import BadInput
 from retrievers.index import Change, build
 from retrievers.index.writer import WAIT
@@ -32,8 +34,8 @@ class IndexConfig:
     """Folder to write."""
     catalogue: tuple[str, ...]
     """Files, folders or globs, of any format the readers know, or `bundled:sample`."""
-    retrievers: dict[str, RetrieverSettings]
-    """name -> kind and settings"""
+    retrievers: dict[str, RetrieverSettings] = field(default_factory=default_retrievers)
+    """name -> kind and settings; by default BM25, `bundled:tools`, `bundled:tools-multilingual` and their hybrid."""
     format: str | None = None
     """Format of the catalogues; None: recognised by their content."""
     text: tuple[str, ...] = field(default=FIELDS)
@@ -50,6 +52,13 @@ class IndexConfig:
         if self.format is not None and self.format not in FORMATS:
             raise BadInput(f"no format {self.format!r}; formats are {', '.join(FORMATS)}", "format")
         check_names(self.retrievers)
+
+
+def names_catalogue(path: Path) -> bool:
+    """True if a path given in place of a config is a catalogue: no YAML file, or an OpenAPI document."""
+    if glob.has_magic(str(path)) or path.suffix.lower() not in (".yaml", ".yml"):
+        return True
+    return path.is_file() and is_openapi(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def read_tools(

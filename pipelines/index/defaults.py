@@ -14,6 +14,8 @@ from retrievers.files import disk_room
 from retrievers.index import Index
 from retrievers.index import manifest as manifests
 from retrievers.index.manifest import Manifest
+from retrievers.registry import RetrieverSettings
+from retrievers.settings import BM25Settings, DenseSettings, HybridSettings
 
 log = logging.getLogger("rewrite-serve")
 AUTO = "auto"
@@ -32,6 +34,16 @@ SAMPLE_EXAMPLES = (
     "thanks, that was all I needed",
 )
 """Requests to the sample whose tools are found, in four languages; the last one needs no tool."""
+
+
+def default_retrievers() -> dict[str, RetrieverSettings]:
+    """The retrievers of a config that names none: those of the best untrained row of the README's table."""
+    return {
+        "bm25": BM25Settings(),
+        "dense": DenseSettings(model="bundled:tools"),
+        "multilingual": DenseSettings(model="bundled:tools-multilingual"),
+        "hybrid": HybridSettings(of=("bm25", "dense"), other_languages=("multilingual",)),
+    }
 
 
 def best_retriever(index: Index) -> str:

@@ -37,11 +37,16 @@ def detect_format(source: CatalogueSource) -> str | None:
         return _entry(row)
     if text.startswith(("{", "[")):
         return _document(source.document)
-    if _YAML_KEY.search(text):
+    if is_openapi(text):
         return "openapi"
     if set(header(source)) & set(COLUMNS):
         return "csv"
     return None
+
+
+def is_openapi(yaml: str) -> bool:
+    """True for the text of an OpenAPI or Swagger document in YAML."""
+    return _YAML_KEY.search(yaml) is not None
 
 
 def lists_servers(source: CatalogueSource) -> bool:

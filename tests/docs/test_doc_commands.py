@@ -37,7 +37,7 @@ ENTRIES = {
 }
 REAL = {
     ("rewrite-index", "build", "configs/index/sample.yaml"),
-    ("rewrite-index", "build", "configs/index/tutorial.yaml"),
+    ("rewrite-index", "build", "docs/examples/leisure-openapi.yaml"),
     ("rewrite-index", "search"),
     ("rewrite-index", "add"),
     ("rewrite-index", "remove"),

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from pipelines import config as configs
 from pipelines.cli import main as cli
 from pipelines.context import make_context
+from pipelines.index.build import IndexConfig
+from pipelines.index.defaults import default_retrievers
 from retrievers.index import Index
 
 
@@ -99,3 +103,34 @@ def test_providers_of_single_catalogues_are_named(tmp_path: Path, capsys: pytest
     for wrong, why in (("c.json=dogs", "no catalogue is called 'c.json'"), ("b.json=", "names no provider")):
         assert cli.index(["lint", *both, "--provider", wrong]) == 2
         assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pets.json", "pets.yaml"])
+def test_build_takes_a_catalogue_in_place_of_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = write_api(tmp_path / "apis" / name, "https://pets.example/v1")
+    if name.endswith("yaml"):
+        path.write_text(yaml.safe_dump(json.loads(path.read_text("utf-8"))), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert cli.index(["build", str(path), "--set", "retrievers={bm25: {kind: bm25}}"]) == 0
+    assert list(Index(tmp_path / "runs/index", make_context()).tools) == ["pets/list"]
+    assert "runs/index: 1 tools, bm25" in capsys.readouterr().out
+
+
+def test_build_without_a_config_makes_the_recommended_retrievers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.index(["build", "--dry-run"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    written_out = configs.load(Path("configs/index/tutorial.yaml"), IndexConfig)
+    assert config["catalogue"] == ["bundled:sample"]
+    assert default_retrievers() == written_out.retrievers
+    assert list(config["retrievers"]) == list(written_out.retrievers)
+    assert config["retrievers"]["hybrid"]["other_languages"] == ["multilingual"]
+
+
+def test_what_is_neither_config_nor_catalogue_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.index(["build", str(tmp_path / "none.json")]) == 2
+    assert "none.json does not exist" in capsys.readouterr().err
+    (tmp_path / "list.yaml").write_text("tools: [a, b]\n", "utf-8")
+    assert cli.index(["build", str(tmp_path / "list.yaml")]) == 2
+    assert "list.yaml:1: unknown key tools" in capsys.readouterr().err
