@@ -144,14 +144,19 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def load_model(folder: Path) -> Any:
-    """Load the model in single precision: half is slower on a CPU, and `precision` handles GPUs."""
+def load_model(folder: Path, attention: str | None = None) -> Any:
+    """Load the model in single precision: half is slower on a CPU, and `precision` handles GPUs.
+
+    `attention`: transformers' `attn_implementation`; None: its default.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with loading(folder):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, attn_implementation=attention
+        )
 
 
 @contextmanager

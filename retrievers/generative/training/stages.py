@@ -85,7 +85,8 @@ def train(task: TrainingTask, work: Path, context: Context) -> Path:
     finished = work / "model"
     if (finished / FINISHED).exists():
         return finished
-    model = load_model(language.folder)
+    # On a GPU, PyTorch's attention with a mask gave Qwen2 gradients of NaN within 50 steps (torch 2.11, cuDNN 9.19).
+    model = load_model(language.folder, "eager" if language.device.startswith("cuda") else None)
     trainable = make_trainable(model, task.inputs, task.outputs, training, language.device, task.table.base_vocab_size)
     trained = language.with_model(trainable.model)
     dev_recall = _dev_recall(task, trained, trainable, context)
