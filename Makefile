@@ -6,7 +6,8 @@ JOBS ?= 3
 SERVE ?= yes
 BIN := .venv/bin
 READY := .venv/.ready
-DEMO_SERVER := $(BIN)/rewrite-serve --open --set reports.demo=runs/demo/eval
+PORT ?= 8080
+DEMO_SERVER := $(BIN)/rewrite-serve --open --set port=$(PORT) --set reports.demo=runs/demo/eval
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: help setup demo demo-train test check bench bench-full docs release-check lower-ends clean
@@ -32,7 +33,7 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true  # by every core, where pip takes one; some templates are no Python
 	@touch $@
 
-demo: setup  ## compare trained with untrained search on the sample, then serve it (SERVE=no: do not): five minutes
+demo: setup  ## compare trained with untrained search on the sample, then serve it (SERVE=no: do not): a minute after the set-up
 	@echo "demo 1/4: index the sample's 224 tools for three encoders and BM25; some seconds"
 	$(BIN)/rewrite-index build configs/index/demo.yaml
 	@echo "demo 2/4: search. minilm is an encoder as it comes, hybrid has the trained one that ships, languages asks a"
@@ -40,9 +41,9 @@ demo: setup  ## compare trained with untrained search on the sample, then serve 
 	$(BIN)/rewrite-index search runs/demo/index --retriever minilm --retriever hybrid --retriever languages -k 3 \
 	  "is the ferry even going tonight in this wind? there's talk of a red warning for the west coast. next one from Oban pls" \
 	  "mi perra se comió una cebolla entera, pesa 6 kilos, ¿es grave? y por si acaso qué urgencias hay cerca de Getafe"
-	@echo "demo 3/4: evaluate all of these, and MassTool, on 401 test queries that nothing was trained on; a minute"
+	@echo "demo 3/4: evaluate all of these, and MassTool, on 401 test queries that nothing was trained on"
 	$(BIN)/rewrite-eval configs/eval/demo.yaml
-	@echo "demo 4/4: serve the last row, with detector and report, at http://localhost:8080/ until Ctrl-C:"
+	@echo "demo 4/4: serve the last row, with detector and report, at http://localhost:$(PORT)/ until Ctrl-C (another port: make demo PORT=8081):"
 	@echo "  $(DEMO_SERVER)"
 	@if [ "$(SERVE)" = yes ] && [ -t 1 ]; then $(DEMO_SERVER); fi
 

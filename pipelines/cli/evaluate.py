@@ -51,7 +51,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
     if config is None:
         return 0
     check_output(Path(config.output))
-    evaluation = evaluate(config, make_context(arguments.device, sys.stderr.isatty()))
+    evaluation = evaluate(config, make_context(arguments.device, True))
     headline = write_evaluation(evaluation)
     print(table(evaluation))
     if evaluation.groups:

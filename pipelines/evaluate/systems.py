@@ -20,6 +20,7 @@ from pipelines.rewriters import RewriterSettings
 from pipelines.system_description import SystemDescription, describe_system
 from retrievers.errors import BadInput
 from retrievers.kind import Context
+from retrievers.progress import say
 from retrievers.settings import RewriteFusion
 from retrievers.types import Ranking, ToolId
 from reward.metrics import DEPTH
@@ -109,7 +110,8 @@ def answer_queries(
     pool = RewriterPool(evaluation, rewriters, uses.values())
     pool.answer()
     answers = {}
-    for name, system in systems.items():
+    for number, (name, system) in enumerate(systems.items(), 1):
+        say(f"evaluating {name}, {number} of {len(systems)}, on {len(order):,} queries", context.show_progress)
         if name in runs:
             answers[name] = SystemAnswers(runs[name], f"run:{Path(system.run or '').name}", None)
             continue

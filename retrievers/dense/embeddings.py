@@ -74,8 +74,13 @@ class EmbeddingCache:
             raise BadInput(f"{cache} cannot be used ({error}); delete it, a new one is made") from error
 
 
-def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str = "documents") -> np.ndarray:
-    """(texts, dimensions): vectors of documents or queries, from the cache where it has them."""
+def embed(
+    encoder: Encoder, texts: Sequence[str], context: Context, method: str = "documents", model: str = ""
+) -> np.ndarray:
+    """(texts, dimensions): vectors of documents or queries, from the cache where it has them.
+
+    `model`: the encoder's name, to be shown with the progress.
+    """
     name = encoder.fingerprint if method == "documents" else f"{encoder.fingerprint}-{method}"
     if context.vectors is not None:
         cache: VectorCache | None = context.vectors(name)
@@ -86,7 +91,8 @@ def embed(encoder: Encoder, texts: Sequence[str], context: Context, method: str 
     missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
     unit = "tools" if method == "documents" else "queries"
     size = CPU_CHUNK if missing and check_device(context.device) == "cpu" else CHUNK
-    with Progress("embedding", len(missing), unit, context.show_progress, effort=_effort(missing)) as progress:
+    stage = f"embedding with {model}" if model else "embedding"
+    with Progress(stage, len(missing), unit, context.show_progress, effort=_effort(missing)) as progress:
         for start in range(0, len(missing), size):
             chunk = missing[start : start + size]
             vectors = getattr(encoder, method)(chunk)

@@ -46,7 +46,9 @@ class DenseKind:
         return {"weights": self.encoder.fingerprint}
 
     def rows(self, documents: Sequence[str]) -> Arrays:
-        vectors = embed(self.encoder, [clean(document) for document in documents], self._context)
+        vectors = embed(
+            self.encoder, [clean(document) for document in documents], self._context, model=self._settings.model
+        )
         return with_graph({"vectors": vectors}, self._settings.ann_above)
 
     def merge(self, blocks: Sequence[Block]) -> Arrays:

@@ -52,7 +52,7 @@ class MassToolKind:
 
     def rows(self, documents: Sequence[str]) -> Arrays:
         texts = [clean(document) for document in documents]
-        vectors = embed(self._encoder, texts, self._context)
+        vectors = embed(self._encoder, texts, self._context, model=self._settings.model)
         arrays = {"vectors": vectors}
         if self._trained is not None:
             arrays["vectors"], arrays["signals"] = self.artifacts(vectors.shape[1]).tool_vectors(texts, vectors)
