@@ -226,16 +226,26 @@ $(call frozen_jobs,toollens,toollens,unseen-tools)
 $(call frozen_jobs,toollens-late,toollens,late-tools)
 $(call frozen_jobs,toolbench,toolbench,unseen-tools)
 
-# ToolGen and ToolWeaver with 0.5B weights, three seeds; those with 135M are in runs/toollens and runs/toolbench/learned.
+# ToolGen and ToolWeaver with 0.5B and with 135M weights, the same settings, three seeds; newcomers with 0.5B.
 CODES_toolbench := --set $(WEAVER).quantiser.codebook_size=1024
-LARGER = $(foreach seed,0 $(SEEDS),$(1)-0.5b-$(2)-$(seed))
-larger = $(foreach seed,0 $(SEEDS),$(call job,$(1)-0.5b-$(2)-$(seed),qwen,rewrite-index build configs/index/$(1)-0.5b.yaml \
-  --set dataset=$(2) $(TEXT_$(2)) --set index=runs/$(2)/$(1)-0.5b-$(seed) --set retrievers.$(1).train.seed=$(seed) $(3)))
-larger_systems = $(foreach kind,toolgen toolweaver,$(foreach seed,0 $(SEEDS),--set \
-  "systems.$(kind)-$(seed)={retriever: $(kind)$(comma) index: runs/$(1)/$(kind)-0.5b-$(seed)}"))
-$(foreach name,toollens toolbench,$(call larger,toolgen,$(name))$(call larger,toolweaver,$(name),$(CODES_$(name)))\
-  $(call job,eval-0.5b-$(name),$(call LARGER,toolgen,$(name)) $(call LARGER,toolweaver,$(name)) index-$(name),\
-  $(EVAL)/untrained.yaml --set dataset=$(name) --set output=runs/$(name)/eval-0.5b $(call larger_systems,$(name))))
+set_rate = --set retrievers.$(1).train.memorise.learning_rate=$(2) --set retrievers.$(1).train.retrieve.learning_rate=$(2)
+EPOCHS_toolbench = --set retrievers.$(1).train.memorise.epochs=3 --set retrievers.$(1).train.retrieve.epochs=4 \
+  --set retrievers.$(1).train.retrieve.rehearse=1
+SIZE_135m = --set retrievers.$(1).model=bundled:smollm2-135m $(call set_rate,$(1),5e-4)
+SIZES := 0.5b 135m
+# $(call sized,KIND,SIZE,CATALOGUE,MORE FLAGS): an index for each of three seeds.
+sized = $(foreach seed,0 $(SEEDS),$(call job,$(1)-$(2)-$(3)-$(seed),$(if $(filter 0.5b,$(2)),qwen),rewrite-index build \
+  configs/index/$(1)-0.5b.yaml --set dataset=$(3) $(TEXT_$(3)) --set index=runs/$(3)/$(1)-$(2)-$(seed) \
+  --set retrievers.$(1).train.seed=$(seed) $(call EPOCHS_$(3),$(1)) $(call SIZE_$(2),$(1)) \
+  $(if $(filter toolweaver,$(1)),--set $(WEAVER).quantiser.seed=$(seed) $(CODES_$(3)))))
+sized_jobs = $(foreach kind,toolgen toolweaver,$(foreach seed,0 $(SEEDS),$(kind)-$(1)-$(2)-$(seed)))
+sized_systems = $(foreach kind,toolgen toolweaver,$(foreach seed,0 $(SEEDS),--set \
+  "systems.$(kind)-$(seed)={retriever: $(kind)$(comma) index: runs/$(2)/$(kind)-$(1)-$(seed)}"))
+$(foreach size,$(SIZES),$(foreach name,toollens toolbench,$(call sized,toolgen,$(size),$(name))$(call sized,toolweaver,$(size),$(name))\
+  $(call job,eval-$(size)-$(name),$(call sized_jobs,$(size),$(name)) index-$(name),$(EVAL)/untrained.yaml \
+  --set dataset=$(name) --set output=runs/$(name)/eval-$(size) $(GROUPS_$(name)) $(call sized_systems,$(size),$(name)))))
+$(call job,newcomers-0.5b,qwen,python benchmarks/generative_newcomers.py --data data/toollens --text description --epochs 8 3 \
+  --model Qwen/Qwen2.5-Coder-0.5B-Instruct --batch 64 --learning-rate 1e-4 --no-further --out $(DONE)/newcomers-0.5b.json)
 
 # Every retriever behind every rewriter.
 $(call job,grid-mcpzero,index-mcpzero-learned index-mcpzero-masstool dpo-mcpzero,$(EVAL)/grid.yaml --set dataset=mcpzero \

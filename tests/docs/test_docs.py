@@ -87,6 +87,6 @@ def test_messages_of_the_docs_are_those_of_the_program() -> None:
         for words in re.findall(r"`([^`]+)`", row.split(" | ")[0])
         if not re.match(r'rewrite-|newcomers|"|/|stale', words)  # commands, settings, JSON and routes
     ]
-    assert len(quoted) > 30
+    assert len(quoted) > 20
     parts = [(page, part.strip(" ,;%")) for page, words in quoted for part in words.split("…")]
     assert not [(page, part) for page, part in parts if part not in texts]
