@@ -38,6 +38,7 @@ ENTRIES = {
 REAL = {
     ("rewrite-index", "build", "configs/index/sample.yaml"),
     ("rewrite-index", "build", "docs/examples/leisure-openapi.yaml"),
+    ("rewrite-index", "build", "my-openapi.yaml"),
     ("rewrite-index", "search"),
     ("rewrite-index", "add"),
     ("rewrite-index", "remove"),
