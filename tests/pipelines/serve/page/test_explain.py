@@ -40,6 +40,18 @@ def test_masstool_shows_ranks_without_votes_and_the_votes(masstool: Running) -> 
     assert "utterance" not in answer  # earlier queries are counted, never shown
 
 
+def test_a_search_leaves_votes_out(masstool: Running) -> None:
+    [part] = masstool.post("/v1/explain", utterance=SKINS).json()["parts"]
+    plain, usual = (
+        [tool["id"] for tool in masstool.search(SKINS, k=50, votes=votes)["results"][0]["tools"]]
+        for votes in ("off", "auto")
+    )
+    assert plain == part["tools"]
+    assert plain != usual
+    assert masstool.client.get("/v1/about").json()["votes"]
+    assert masstool.post("/v1/search", utterance=SKINS, votes="none").status_code == 422
+
+
 def test_a_key_learns_only_of_its_own_tools(masstool: Running) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
     own = masstool.client.post("/v1/explain", json={"utterance": SKINS}, headers=headers).json()
