@@ -58,7 +58,9 @@ class SearchRequest(RequestModel):
         "server's setting, or else none is left out.",
     )
     votes: Literal["auto", "off"] = Field(
-        default="auto", description="off: leave out the votes of earlier queries, if the retriever adds some."
+        default="auto",
+        description="off: leave out the votes of earlier queries, if the retriever adds some; `relevance` and "
+        "`probability` are calibrated with them.",
     )
     rerank: Literal["auto", "off"] = Field(default="auto", description="auto: if the server has a reranker.")
     filters: Filters | None = None

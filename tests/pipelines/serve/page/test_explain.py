@@ -97,8 +97,9 @@ def test_the_page_tells_of_votes_and_of_the_detector(masstool: Running, dark: bo
         assert "similar earlier requests needed it." in way.inner_text()
         assert at.texts(".time th")[:2] == ["Raw search", "Detector"]
         assert page.evaluate(CONTRAST) == []
-        page.click("[data-chip=compare]")
-        page.wait_for_selector(".compared")
+        page.click("[data-chip=left-detect]")
+        page.click("[data-chip=left-votes]")
+        until(lambda: at.texts(".column h2")[0].startswith("Without detector"))
         page.set_viewport_size({"width": 390, "height": 800})
         assert at.texts(".switch.narrow label") == ["With detector", "Without detector"]
 
