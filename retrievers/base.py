@@ -57,6 +57,23 @@ def remembers(retriever: object) -> TypeGuard[RemembersQueries]:
     return isinstance(retriever, RemembersQueries) and retriever.remembers_queries
 
 
+@runtime_checkable
+class AddsVotes(Protocol):
+    """A retriever that may add votes of earlier queries to its scores, and can search without them."""
+
+    @property
+    def has_votes(self) -> bool:
+        """True if it adds some."""
+
+    def search_without_votes(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        """Search as if no query with its tools were known."""
+
+
+def adds_votes(retriever: object) -> TypeGuard[AddsVotes]:
+    """True if `search_without_votes` of a retriever differs from its `search`."""
+    return isinstance(retriever, AddsVotes) and retriever.has_votes
+
+
 @dataclass(frozen=True, slots=True)
 class RankingParts:
     """Parts of the ranking of one query, and the votes in it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from retrievers.base import ComparableScores, HasParts, RankingParts, Retriever, remembers
+from retrievers.base import ComparableScores, HasParts, RankingParts, Retriever, adds_votes, remembers
 from retrievers.errors import BadInput
 from retrievers.fusion import DEPTH, fuse
 from retrievers.kind import Arrays, Block, Context
@@ -79,6 +79,17 @@ class Hybrid:
             return part.search_held_out(own, depth, [utterances[index] for index in read])
 
         return self._search(texts, k, search)
+
+    @property
+    def has_votes(self) -> bool:
+        return any(map(adds_votes, self._all_parts()))
+
+    def search_without_votes(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        def search(part: Retriever, read: Sequence[int], depth: int) -> list[Ranking]:
+            own = [queries[index] for index in read]
+            return part.search_without_votes(own, depth) if adds_votes(part) else part.search(own, depth)
+
+        return self._search(queries, k, search)
 
     def ranking_parts(self, query: str, k: int) -> RankingParts:
         """The rankings of the parts that read the query, and the votes of one that has some; with k of 0 only these."""

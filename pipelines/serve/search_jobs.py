@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.detection import Detection
 from pipelines.search import ToolSearch
 from pipelines.serve.batcher import Batcher
-from retrievers.base import HasParts, RankingParts
+from retrievers.base import AddsVotes, HasParts, RankingParts, adds_votes
 from retrievers.types import Ranking
 
 BATCH_SIZE = 16
@@ -28,9 +29,31 @@ class RetrievalJob:
 
     search: ToolSearch
     depth: int
+    votes: bool = True
+    """False leaves out the votes of earlier queries."""
 
     def __call__(self, texts: Sequence[str]) -> list[Ranking]:
-        return self.search.retrieve(texts, self.depth)
+        search = self.search if self.votes else without_votes(self.search)
+        return search.retrieve(texts, self.depth)
+
+
+class VotelessRetriever:
+    """Searches as if no query with its tools were known."""
+
+    def __init__(self, retriever: AddsVotes, fingerprint: str) -> None:
+        self._retriever, self.fingerprint = retriever, fingerprint
+
+    def search(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        return self._retriever.search_without_votes(queries, k)
+
+
+def without_votes(search: ToolSearch) -> ToolSearch:
+    """The same search without votes; the search itself if its retriever adds none."""
+    if not adds_votes(search.retriever):
+        return search
+    plain = copy(search)
+    plain.retriever = VotelessRetriever(search.retriever, search.fingerprint)
+    return plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class _RequestState:
     hurried: bool
     """The caller gives the rewriter less time than the server's default."""
     k: int = 1
+    votes: bool = True
     is_allowed: ToolFilter | None = None
 
 
@@ -90,7 +91,8 @@ class SearchService:
         utterances = [request.utterance] if isinstance(request.utterance, str) else request.utterance
         state = self._begin(request.deadline_ms, with_rewriter=request.rewrite != "off")
         check_thresholds(request, state.snapshot, self._reranker)
-        state = replace(state, k=request.k, is_allowed=await make_filter(request.filters, state.snapshot, access))
+        is_allowed = await make_filter(request.filters, state.snapshot, access)
+        state = replace(state, k=request.k, votes=request.votes != "off", is_allowed=is_allowed)
         not_asked = self._not_asked(request.rewrite, state.loaded)
         searches = (self._search_one(state, request, utterance, not_asked) for utterance in utterances)
         return schemas.SearchResponse(
@@ -196,12 +198,7 @@ class SearchService:
         tools = await self.answers.tools(snapshot, query, state.k, request.format, is_small)
         state.timings.add("fuse", began)
         return schemas.SearchResult(
-            detection=detection,
-            rewrite=rewrite,
-            not_asked=not_asked,
-            fallback=fallback,
-            rerank=reranked,
-            **tools,
+            detection=detection, rewrite=rewrite, not_asked=not_asked, fallback=fallback, rerank=reranked, **tools
         )
 
     async def _detect(
@@ -268,10 +265,9 @@ class SearchService:
 
     async def _retrieve(self, state: _RequestState, texts: Sequence[str], depth: int) -> list[Ranking]:
         """One ranking of allowed tools per text; with a filter, searches deeper until there are enough tools."""
-        search, num_tools = state.snapshot.search, len(state.snapshot.index.tools)
-        searched = depth
+        search, num_tools, searched = state.snapshot.search, len(state.snapshot.index.tools), depth
         while True:
-            rankings = await self.batcher.run(RetrievalJob(search, searched), texts)
+            rankings = await self.batcher.run(RetrievalJob(search, searched, state.votes), texts)
             if state.is_allowed is None:
                 return rankings
             kept = await self.answers.keep_allowed(rankings, state.is_allowed)

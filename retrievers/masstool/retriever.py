@@ -84,6 +84,22 @@ class MassTool:
         return RankingParts(rankings, [[self._ids[row] for row in rows] for rows in neighbours])
 
     @property
+    def has_votes(self) -> bool:
+        heads = self._artifacts.heads
+        return heads.adds_votes and (self._confirmed.any or (heads.uses_votes and bool(self._pool.live.any())))
+
+    def search_without_votes(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        if not self._has_tools:
+            return [Ranking()] * len(queries)
+
+        def search(encoded: np.ndarray) -> list[Ranking]:
+            text = self._artifacts.heads.text_vectors(np.ascontiguousarray(encoded, dtype=np.float32))
+            assert text is not None
+            return self._dense.search_vectors(text, k)
+
+        return search_texts(self._encoder, queries, search)
+
+    @property
     def remembers_queries(self) -> bool:
         return bool(self._artifacts.pairs) or self._confirmed.any
 

@@ -33,6 +33,7 @@ from pipelines.serve.keys import Caller
 from pipelines.serve.page import schemas
 from pipelines.serve.page.assets import REPORT_POLICY
 from pipelines.serve.schemas.tools import FlaggedTool, ReadResponse
+from retrievers.base import adds_votes
 from retrievers.lint.finding import Finding
 from retrievers.lint.hidden import hidden
 
@@ -61,6 +62,7 @@ async def about(gateway: GatewayDep, caller: CallerDep) -> Response:
         models=describe_models(gateway, caller).models,
         asks=rewriter is not None and rewriter.dispatcher.fusion.raw < 1,
         detects=gateway.catalogue.current.search.has_detector,
+        votes=adds_votes(gateway.catalogue.current.search.retriever),
         examples=list(config.examples or default_examples(config.index)),
         deadline_ms=config.deadline_ms,
         max_deadline_ms=config.max_deadline_ms,

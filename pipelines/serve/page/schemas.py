@@ -32,6 +32,7 @@ class AboutResponse(ResponseModel):
     models: list[ModelOut]
     asks: bool = Field(description="true: `rewrite: auto` asks the rewriter, as its card advises.")
     detects: bool = Field(description="true: the index has a detector.")
+    votes: bool = Field(description="true: the retriever adds votes of earlier queries; `votes: off` leaves them out.")
     examples: list[str] = Field(description="Requests to begin with.")
     deadline_ms: int
     max_deadline_ms: int

@@ -57,6 +57,11 @@ class SearchRequest(RequestModel):
         description="Leave out tools with a lower `probability`: all that are probably needed, at most `k`; null: the "
         "server's setting, or else none is left out.",
     )
+    votes: Literal["auto", "off"] = Field(
+        default="auto",
+        description="off: leave out the votes of earlier queries, if the retriever adds some; `relevance` and "
+        "`probability` are calibrated with them.",
+    )
     rerank: Literal["auto", "off"] = Field(default="auto", description="auto: if the server has a reranker.")
     filters: Filters | None = None
     deadline_ms: int | None = Field(

@@ -39,8 +39,9 @@ class FaithfulServingHeads(ServingHeads):
             joint, by_view = [*joint, terms[-1]], [*by_view, searched]
         return joint_vectors(x, by_view, joint) if modules.score == "joint" else total
 
-    def text_vectors(self, x: np.ndarray) -> None:
-        return None
+    @property
+    def adds_votes(self) -> bool:
+        return False
 
     def _with_free_vectors(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Vectors of pool queries with the free ones that they were trained with; those that joined later have none."""

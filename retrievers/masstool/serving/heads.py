@@ -78,9 +78,14 @@ class ServingHeads:
 
     def text_vectors(self, x: np.ndarray) -> np.ndarray | None:
         """u(q) without the neighbours; None if they are not an addition to it."""
-        if self.settings.modules.score == "joint":
+        if not self.adds_votes:
             return None
         return unit_rows(x + x @ self._adapter) if self.settings.train else x
+
+    @property
+    def adds_votes(self) -> bool:
+        """False if neighbours are more than an addition to the vectors."""
+        return self.settings.modules.score != "joint"
 
     @property
     def uses_votes(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 from killing import die_before_step, in_a_child
 from masstool_data import SETTINGS, small_set, torch_heads
 
-from retrievers.base import Detector, HasParts, RankingParts
+from retrievers.base import Detector, HasParts, RankingParts, adds_votes
 from retrievers.dense.encoder import Encoder
 from retrievers.errors import BadInput
 from retrievers.hybrid import Hybrid
@@ -81,6 +81,26 @@ def test_its_rankings_have_parts(own: Path, context: Context, some_tools: list[T
     assert confirmed.ranking_parts(query, 0) == RankingParts({}, votes)
     hybrid = Hybrid({"dense": dense, "voting": confirmed}, None, "").ranking_parts(query, 5)
     assert (list(hybrid.rankings), hybrid.votes) == (["dense", "voting"], votes)
+
+
+def test_votes_can_be_left_out(own: Path, context: Context, some_tools: list[Tool]) -> None:
+    query, tool = "will it rain tomorrow", some_tools[-1].id
+    index = Index(own, context)
+    blank, dense = index.retriever("blank"), index.retriever("dense")
+    plain = Hybrid({"dense": dense, "voting": blank}, None, "")
+    assert not any(map(adds_votes, (dense, blank, plain)))
+    confirm(own, [(query, [tool])], context)
+    confirmed = Index(own, context).retriever("masstool")
+    assert adds_votes(confirmed)
+    assert confirmed.search([query], 5)[0].ids[0] == tool
+    [ranking] = confirmed.search_without_votes([query], 5)
+    assert ranking == confirmed.ranking_parts(query, 5).rankings[WITHOUT_VOTES]
+    assert ranking.ids[0] != tool
+    confirmed = Index(own, context).retriever("blank")
+    hybrid = Hybrid({"dense": dense, "voting": confirmed}, None, "")
+    assert adds_votes(hybrid)
+    assert hybrid.search_without_votes([query], 5) == plain.search([query], 5)
+    assert hybrid.search([query], 5) != plain.search([query], 5)
 
 
 def test_it_learned_something_and_detects(folder: Path, context: Context) -> None:

@@ -2,7 +2,7 @@
 
 import { call, Failure } from "./api.js";
 import { labels } from "./ask.js";
-import { $, count, el, fill, foreign, scrolling, trouble } from "./dom.js";
+import { $, count, el, fill, foreign, keyNotice, scrolling, trouble } from "./dom.js";
 
 let about = null;
 
@@ -33,9 +33,7 @@ export function init() {
 export function setAbout(value) {
   about = value;
   const may = about?.scopes.includes("write");
-  const text = about ? "You need a key with the scope “write” to add tools." : "You need a key to add tools.";
-  const enter = el("button", { type: "button", onclick: () => $("key-button").click() }, "Enter a key");
-  fill($("add-key"), !may && el("div", { class: "notice" }, el("p", {}, text), enter));
+  fill($("add-key"), !may && keyNotice(about, "write", "add tools"));
 }
 
 export function show() {}

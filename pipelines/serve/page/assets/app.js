@@ -21,8 +21,11 @@ function route() {
   const before = document.querySelector("main > section:not([hidden])")?.dataset.view;
   for (const section of document.querySelectorAll("main > section")) section.hidden = section.dataset.view !== view;
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.view === view) {
+      link.setAttribute("aria-current", "page");
+      const nav = link.parentElement; // it scrolls where it is too narrow for all of them
+      nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
+    } else link.removeAttribute("aria-current");
   }
   document.title = view === "ask" ? TITLES.ask : `${TITLES[view]} · toolrewrite`;
   if (!first && before !== view) {

@@ -2,7 +2,8 @@
 
 import { call } from "./api.js";
 import { $, el, fill, foreign, trouble } from "./dom.js";
-import { detection, reranking, rewrites, times } from "./outcome.js";
+import { hold, restore } from "./focus.js";
+import { detection, reranking, rewrites, times, votes } from "./outcome.js";
 import { moved, rankings, summary } from "./rankings.js";
 import * as stages from "./stages.js";
 
@@ -17,12 +18,12 @@ let settings = null; // stages of both sides
 export function init() {
   $("ask-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    submit();
+    submitTyped();
   });
   $("utterance").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
-      submit();
+      submitTyped();
     }
   });
   $("top").addEventListener("change", () => shown && submit());
@@ -57,6 +58,7 @@ function welcome() {
   const steps = [
     has.includes("detect") && "A detector decides whether the request needs a tool at all.",
     "The request is searched as you typed it.",
+    has.includes("votes") && "Similar earlier requests, whose tools are known, vote for these tools.",
     has.includes("rewrite") && "A small model rewrites it in the catalogue’s words; each line is searched as well, and the lists are fused.",
     has.includes("rerank") && "A reranker reads the first tools and puts them into a better order.",
     has.length ? "You see each tool’s way to its rank; a click leaves a stage out." : "You see the tools by rank, and the time by stage.",
@@ -104,19 +106,25 @@ export function show(parameters) {
   if (parameters.toString() !== shown) search(text, parameters);
 }
 
-// Search for what is typed; `changed`: other settings than before.
-function submit(changed = settings) {
+// Search for what is typed; `change` makes other settings of those before.
+function submit(change = (now) => now) {
   const text = $("utterance").value.trim();
   if (!text) {
     $("utterance").focus();
     return;
   }
   const wanted = new URLSearchParams({ q: text, top: $("top").value });
-  if (changed) stages.write(wanted, changed, about);
+  if (settings) stages.write(wanted, change(settings), about);
   for (const id of ["provider", "category", "deadline"]) if ($(id).value.trim()) wanted.set(id, $(id).value.trim());
   const hash = `#/?${wanted}`;
   if (location.hash === hash) search(text, wanted);
   else location.hash = hash;
+}
+
+// Search, and leave the box, so that single keys work.
+function submitTyped() {
+  submit();
+  if ($("utterance").value.trim()) $("answer").focus({ preventScroll: true });
 }
 
 function body(text, side) {
@@ -156,7 +164,9 @@ async function search(text, wanted) {
   } catch (failure) {
     if (failure.name === "AbortError" || mine !== asking) return;
     mine.abort();
+    hold(state);
     fill($("answer"), trouble(failure));
+    restore(state);
     $("ask-said").textContent = "";
   } finally {
     if (mine === asking) $("answer").removeAttribute("aria-busy");
@@ -167,25 +177,24 @@ async function ask(body, signal) {
   const began = performance.now();
   const found = await call("POST", "/v1/search", body, signal);
   const took = performance.now() - began;
-  return { ...found.results[0], timings: found.timings_ms, fingerprints: found.fingerprints, took };
+  return { ...found.results[0], voteless: body.votes === "off", timings: found.timings_ms, fingerprints: found.fingerprints, took };
 }
 
 // Explain ranks by the parts too; in place, so that what has the focus or is open stays so.
 function addParts(answer, parts) {
   answer.parts = parts;
-  for (const way of $("answer").querySelectorAll(".why")) way.explain();
+  for (const part of $("answer").querySelectorAll(".why, .explained")) part.explain();
 }
 
 function draw(state) {
   const { fingerprints } = state.right ?? state.left;
-  state.focused = document.activeElement?.dataset?.chip ?? state.focused; // the first of two draws may lack the button
+  hold(state);
   const prints = Object.entries(fingerprints).filter(([, print]) => print);
   fill(
     $("answer"),
-    el("div", { class: "outcome" }, el("div", { class: "stack" }, detection(state), reranking(state)), rewrites(state), times(state)),
+    el("div", { class: "outcome" }, el("div", { class: "stack" }, detection(state), votes(state), reranking(state)), rewrites(state), times(state)),
     rankings(state),
     el("p", { class: "prints" }, prints.flatMap(([what, print], index) => [index ? " · " : "", `${what} `, foreign(print)])),
   );
-  if (state.focused && document.activeElement === document.body)
-    document.querySelector(`[data-chip="${state.focused}"]`)?.focus();
+  restore(state);
 }

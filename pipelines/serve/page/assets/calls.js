@@ -1,7 +1,7 @@
 // The servers behind the gateway, a form that calls a tool, and the newest calls.
 
 import { call } from "./api.js";
-import { $, el, fill, foreign, milliseconds, scrolling, trouble } from "./dom.js";
+import { $, el, fill, foreign, keyNotice, milliseconds, scrolling, trouble } from "./dom.js";
 
 const WHEN = new Intl.DateTimeFormat("en", { timeStyle: "medium" });
 let about = null;
@@ -23,6 +23,21 @@ export async function show(query) {
 }
 
 async function refresh() {
+  if (about && !about.scopes.includes("call")) {
+    $("call-form").hidden = true;
+    fill($("call-result"));
+    fill($("upstreams"), keyNotice(about, "call", "see servers and call their tools"));
+  } else await refreshServers();
+  if (!about?.scopes.includes("admin")) return fill($("calls"));
+  try {
+    const { calls } = await call("GET", "/v1/admin/calls");
+    fill($("calls"), calls.length ? newest(calls) : el("p", { class: "empty" }, "No calls yet."));
+  } catch {
+    fill($("calls")); // admin routes are off
+  }
+}
+
+async function refreshServers() {
   try {
     const { upstreams } = await call("GET", "/v1/upstreams");
     fill($("upstreams"), upstreams.length ? servers(upstreams) : none());
@@ -30,13 +45,6 @@ async function refresh() {
   } catch (failure) {
     $("call-form").hidden = true;
     fill($("upstreams"), trouble(failure));
-  }
-  if (!about?.scopes.includes("admin")) return;
-  try {
-    const { calls } = await call("GET", "/v1/admin/calls");
-    fill($("calls"), calls.length ? newest(calls) : el("p", { class: "empty" }, "No calls yet."));
-  } catch {
-    fill($("calls")); // admin routes are off
   }
 }
 

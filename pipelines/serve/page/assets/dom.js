@@ -59,6 +59,16 @@ export function trouble(failure) {
     "div",
     { class: "trouble", role: "alert" },
     el("p", {}, foreign(failure.message)),
-    keyless && el("button", { type: "button", onclick: () => $("key-button").click() }, "Enter a key"),
+    keyless && enterKey(),
   );
+}
+
+function enterKey() {
+  return el("button", { type: "button", onclick: () => $("key-button").click() }, "Enter a key");
+}
+
+// What a caller needs a key for; no error, because nothing was refused.
+export function keyNotice(about, scope, purpose) {
+  const text = about ? `You need a key with the scope “${scope}” to ${purpose}.` : `You need a key to ${purpose}.`;
+  return el("div", { class: "notice" }, el("p", {}, text), enterKey());
 }

@@ -4,7 +4,7 @@ import { $ } from "./dom.js";
 
 const NAME = "toolrewrite-single-keys";
 const VIEWS = ["#/", "#/catalogue", "#/add", "#/reports", "#/calls"];
-const STAGES = { d: "right-detect", r: "right-rewrite", e: "right-rerank", c: "compare" };
+const STAGES = { d: "right-detect", v: "right-votes", r: "right-rewrite", e: "right-rerank", c: "compare" };
 const BOXES = { ask: "utterance", catalogue: "wanted", add: "document", calls: "call-tool" };
 
 function shown() {

@@ -1,6 +1,6 @@
 // Cards for one request: detection, rewrites, time by stage.
 
-import { el, foreign, milliseconds, percent } from "./dom.js";
+import { count, el, fill, foreign, milliseconds, percent } from "./dom.js";
 
 const FALLBACKS = {
   starting: "The rewriter is not up yet.",
@@ -58,6 +58,25 @@ export function detection(state) {
   return verdictCard("Detection", found.needs_tool ? "yes" : "no", found.needs_tool ? "Needs a tool" : "Needs no tool", hint);
 }
 
+// `explain` of the card reads the answer again: the number of votes comes later.
+export function votes({ left, right, about, settings }) {
+  const answer = right ?? left;
+  if (!about?.votes || !answer.tools.length) return null;
+  if (!settings[right ? "right" : "left"].includes("votes")) return verdictCard("Votes", "", "Not counted", "They are left out.");
+  const made = card("Votes", "explained");
+  const [verdict, hint] = [el("p", { class: "verdict" }), el("p", { class: "hint" })];
+  made.append(verdict, hint);
+  const explain = () => {
+    const { voters, votes } = answer.parts ?? { voters: null, votes: {} };
+    const needed = count(Object.keys(votes).length, "tool", "tools");
+    fill(verdict, voters === null ? "Counted" : voters ? count(voters, "vote", "votes") : "No votes");
+    if (voters === null) fill(hint, "Similar earlier requests count too.");
+    else fill(hint, voters ? `Similar earlier requests, which needed ${needed}, count too.` : "No earlier request is similar enough.");
+  };
+  explain();
+  return Object.assign(made, { explain });
+}
+
 export function reranking({ right, about, settings }) {
   if (!about?.models.some((model) => model.role === "reranker")) return null;
   const say = (kind, verdict, hint) => verdictCard("Reranker", kind, verdict, hint);
@@ -101,7 +120,9 @@ export function times(state) {
   if (spent.rerank) spent.fuse -= spent.rerank; // it is measured as a part of it
   const found = spent.detect ? spent.raw + spent.detect : 0; // the detector waits for the vector of the raw search
   const starts = { raw: 0, detect: spent.raw, rewrite: found, lists: found + (spent.rewrite ?? 0), rerank: last, fuse: last + (spent.rerank ?? 0) };
-  const rows = STAGES.filter(([stage]) => stage in spent).map(([stage, name, note]) => {
+  const fused = answer.rewrite?.lines.length && !answer.fallback; // else the stage only builds the answer
+  const rows = STAGES.filter(([stage]) => stage in spent).map(([stage, named, note]) => {
+    const name = stage === "fuse" && !fused ? "Answer" : named;
     const bar = el("span", { class: `bar ${stage}` });
     bar.style.marginInlineStart = `${(100 * Math.min(starts[stage], spent.total)) / spent.total}%`;
     bar.style.inlineSize = `${Math.max(0.5, (100 * Math.min(spent[stage], spent.total - starts[stage])) / spent.total)}%`;

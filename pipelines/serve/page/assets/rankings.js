@@ -1,24 +1,27 @@
 // The rankings of two settings side by side, and the moves between them.
 
 import { clean, count, el, foreign } from "./dom.js";
-import { chips, compare, note, title } from "./stages.js";
+import { chips, compare, note, title, titles } from "./stages.js";
 import { open } from "./tool.js";
 import { why } from "./why.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
 // What the stages made of a request; where it is the same on both sides, one ranking is enough.
-function effect({ rewrite, fallback, rerank, detection }) {
-  return JSON.stringify([fallback ? [] : rewrite?.lines ?? [], Boolean(rerank && !rerank.fallback), detection?.needs_tool === false]);
+function effect({ tools, rewrite, fallback, rerank }, top) {
+  const order = tools.slice(0, top).map(({ id }) => id);
+  return JSON.stringify([fallback ? [] : rewrite?.lines ?? [], Boolean(rerank && !rerank.fallback), order]);
 }
 
 // The top of both rankings, each tool with its rank on the other side.
 export function moved({ left: before, right: after, settings, top }) {
-  const changed = Boolean(before && after) && (settings.asked || effect(before) !== effect(after));
+  const changed = Boolean(before && after) && (settings.asked || effect(before, top) !== effect(after, top));
   const only = after ?? before;
   const ranks = (answer) => new Map(answer.tools.map((tool, index) => [tool.id, index + 1]));
   const [was, is] = [ranks(changed ? before : only), ranks(only)];
-  const deep = (tool) => (title(settings.left ?? []) === "Raw" ? tool.found_by.find(({ list }) => list === "raw")?.rank : null);
+  const raw = settings.left && !["rewrite", "rerank"].some((stage) => settings.left.includes(stage));
+  const same = raw && settings.left.includes("votes") === settings.right.includes("votes");
+  const deep = (tool) => (same ? tool.found_by.find(({ list }) => list === "raw")?.rank : null);
   const left = (changed ? before : only).tools.slice(0, top).map((tool, index) => {
     const to = is.get(tool.id) ?? null;
     return { tool, rank: index + 1, other: to, kind: to === null || to > top ? "out" : kind(index + 1 - to) };
@@ -33,10 +36,11 @@ export function moved({ left: before, right: after, settings, top }) {
 // What the right side does that the left one does not.
 function subject({ left, right }) {
   const more = right.filter((stage) => !left?.includes(stage) && stage !== "detect");
-  const words = { rewrite: "rewriting", rerank: "reranking" };
+  const words = { votes: "votes", rewrite: "rewriting", rerank: "reranking" };
   const fewer = left?.some((stage) => !right.includes(stage));
-  const text = more.length && !fewer ? more.map((stage) => words[stage]).join(" and ") : "the right setting";
-  return text[0].toUpperCase() + text.slice(1);
+  if (!more.length || fewer) return { text: "The right setting", several: false };
+  const text = more.map((stage) => words[stage]).join(" and ");
+  return { text: text[0].toUpperCase() + text.slice(1), several: more.length > 1 || more[0] === "votes" };
 }
 
 // Why there is no tool, and what to do about it.
@@ -51,16 +55,15 @@ function kind(by) {
   return by > 0 ? "up" : by < 0 ? "down" : "same";
 }
 
-export function summary({ changed, left, right, top, subject, empty }) {
+export function summary({ changed, left, right, top, subject: { text, several }, empty }) {
   if (!right.length) return empty;
   if (!changed) return right.length === 1 ? "One tool." : `The top ${right.length} tools.`;
   const tally = (kind, side) => side.filter((entry) => entry.kind === kind).length;
   const [came, up, down, gone] = [tally("in", right), tally("up", right), tally("down", right), tally("out", left)];
-  if (!came && !up && !down && !gone) return `${subject} ${subject.includes(" and ") ? "change" : "changes"} nothing in the top ${top}.`;
+  if (!came && !up && !down && !gone) return `${text} ${several ? "change" : "changes"} nothing in the top ${top}.`;
   const ways = [up && `${up} up`, down && `${down} down`].filter(Boolean).join(" and ");
-  const several = subject.includes(" and ");
   const did = [came && `${several ? "bring" : "brings"} in ${count(came, "tool", "tools")}`, ways && `${several ? "move" : "moves"} ${ways}`].filter(Boolean);
-  return `${subject} ${did.join(", ")}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the top ${top}` : ""}.`;
+  return `${text} ${did.join(", ")}${gone ? `; ${gone} ${gone === 1 ? "leaves" : "leave"} the top ${top}` : ""}.`;
 }
 
 function badge({ kind, rank, other }, side) {
@@ -97,9 +100,15 @@ function row(entry, side, changed, answer) {
   return item;
 }
 
+function titleOf(side, { settings, about }) {
+  if (!settings.left) return title(settings.right, about);
+  const [left, right] = titles(settings, about);
+  return side === "left" ? left : right;
+}
+
 function column(side, state, { changed, empty, ...found }, alone = false) {
   const { settings, about, change } = state;
-  const [name, words] = alone ? ["Ranking", ""] : [title(settings[side]), note(settings[side], about)];
+  const [name, words] = alone ? ["Ranking", ""] : [titleOf(side, state), note(settings[side], about)];
   const answer = state[side] ?? state.right ?? state.left;
   const body = found[side].length
     ? el("ol", { class: "tools" }, found[side].map((entry) => row(entry, side, changed, answer)))
@@ -120,28 +129,27 @@ export function rankings(state) {
   const sides = el("div", { class: "sides", "data-side": "right" }, column("left", state, found), gutter, column("right", state, found));
   connect(sides, gutter);
   point(sides);
-  return el("div", { class: "compared" }, el("p", { class: "summary" }, summary(found)), choice(sides, state.settings), sides, button);
+  return el("div", { class: "compared" }, el("p", { class: "summary" }, summary(found)), choice(sides, state), sides, button);
 }
 
 // A placeholder for a ranking that is still to come.
-function awaited({ settings }, top) {
+function awaited(state, top) {
   const rows = Array.from({ length: top }, () => el("li", { class: "tool" }));
   const list = el("ol", { class: "tools waiting", "aria-hidden": "true" }, rows);
-  const name = title(settings.right);
+  const name = titleOf("right", state);
   return el("section", { class: "column right", "aria-label": name }, el("h2", {}, name), list);
 }
 
 // On narrow screens one side at a time.
-function choice(sides, settings) {
+function choice(sides, state) {
   const radio = (value, label) => {
     const onchange = () => (sides.dataset.side = value);
     const input = el("input", { type: "radio", name: "side", value, checked: value === "right", onchange });
     return el("label", {}, input, el("span", {}, label));
   };
   const legend = el("legend", { class: "unseen" }, "Ranking");
-  const same = title(settings.right) === title(settings.left); // but for the detector
-  const name = (side) => (same ? `With${settings[side].includes("detect") ? "" : "out"} detector` : title(settings[side]));
-  return el("fieldset", { class: "switch narrow" }, legend, radio("right", name("right")), radio("left", name("left")));
+  const [left, right] = titles(state.settings, state.about);
+  return el("fieldset", { class: "switch narrow" }, legend, radio("right", right), radio("left", left));
 }
 
 // Lines between the two ranks of each tool, redrawn when the columns change their heights.

@@ -2,18 +2,25 @@
 
 import { el } from "./dom.js";
 
-export const NAMES = { detect: "Detector", rewrite: "Rewriter", rerank: "Reranker" };
-const KEYS = { detect: "d", rewrite: "r", rerank: "e" };
+export const NAMES = { detect: "Detector", votes: "Votes", rewrite: "Rewriter", rerank: "Reranker" };
+const KEYS = { detect: "d", votes: "v", rewrite: "r", rerank: "e" };
 
 // The stages that this server has.
 export function available(about) {
   const roles = (about?.models ?? []).map((model) => model.role);
-  return [about?.detects && "detect", roles.includes("rewriter") && "rewrite", roles.includes("reranker") && "rerank"].filter(Boolean);
+  const [rewrite, rerank] = [roles.includes("rewriter") && "rewrite", roles.includes("reranker") && "rerank"];
+  return [about?.detects && "detect", about?.votes && "votes", rewrite, rerank].filter(Boolean);
 }
 
 // The stages that the server uses by default.
 function recommended(about) {
   return available(about).filter((stage) => stage !== "rewrite" || about.asks);
+}
+
+// The same without rewriter and reranker; where neither is at work, without votes.
+function simpler(stages) {
+  const raw = stages.filter((stage) => stage !== "rewrite" && stage !== "rerank");
+  return raw.length < stages.length ? raw : raw.filter((stage) => stage !== "votes");
 }
 
 // The two settings of an address: stages of the right side and of the left one; left is null for one ranking alone.
@@ -22,8 +29,7 @@ export function read(parameters, about) {
   const parse = (value) => known.filter((stage) => value.split(".").includes(stage));
   const right = parameters.has("with") ? parse(parameters.get("with")) : recommended(about);
   const beside = parameters.get("beside");
-  const raw = right.filter((stage) => stage === "detect");
-  const left = beside === null ? raw : beside === "none" ? null : parse(beside);
+  const left = beside === null ? simpler(right) : beside === "none" ? null : parse(beside);
   const asked = beside !== null && beside !== "none";
   return { right, left: left && (asked || left.length !== right.length) ? left : null, asked };
 }
@@ -39,28 +45,46 @@ export function write(parameters, { right, left, asked }, about) {
 
 export function request(stages, about) {
   const rewrite = !stages.includes("rewrite") ? "off" : about?.asks ? "auto" : "on";
-  return { rewrite, detect: stages.includes("detect") ? "auto" : "off", rerank: stages.includes("rerank") ? "auto" : "off" };
+  const use = (stage) => (stages.includes(stage) ? "auto" : "off");
+  return { rewrite, detect: use("detect"), votes: about?.votes ? use("votes") : "auto", rerank: use("rerank") };
 }
 
-export function title(stages) {
+export function title(stages, about) {
   const words = [stages.includes("rewrite") && "Rewritten", stages.includes("rerank") && "Reranked"].filter(Boolean);
-  return words.length ? words.join(", ").replace(", R", ", r") : "Raw";
+  if (words.length) return words.join(", ").replace(", R", ", r");
+  return about?.votes ? differ(stages, "votes") : "Raw";
+}
+
+function differ(stages, stage) {
+  return `With${stages.includes(stage) ? "" : "out"} ${NAMES[stage].toLowerCase()}`;
+}
+
+// Titles of two settings that differ in what a title leaves out.
+export function titles({ left, right }, about) {
+  const [one, other] = [title(left, about), title(right, about)];
+  if (one !== other) return [one, other];
+  const stage = ["detect", "votes"].find((stage) => left.includes(stage) !== right.includes(stage));
+  return stage ? [differ(left, stage), differ(right, stage)] : [one, other];
 }
 
 export function note(stages, about) {
   const words = [stages.includes("rewrite") ? "fused with the rewriter’s lines" : "the request as typed"];
+  const raw = !stages.includes("rewrite") && !stages.includes("rerank");
+  if (raw && stages.includes("votes")) words.push("with votes of similar ones");
+  if (!raw && about?.votes && !stages.includes("votes")) words.push("without votes");
   if (about?.detects && !stages.includes("detect")) words.push("without the detector");
   return words.join(", ");
 }
 
-// One button per stage; `change` gets the new settings.
+// One button per stage; `change` gets a function from the settings, which may be newer than those drawn, to new ones.
 export function chips(side, settings, about, change) {
   const buttons = available(about).map((stage) => {
     const on = settings[side].includes(stage);
-    const onclick = () => {
-      const stages = available(about).filter((one) => settings[side].includes(one) !== (one === stage));
-      change({ ...settings, [side]: stages, asked: settings.asked || side === "left" });
+    const toggle = (now) => {
+      const stages = available(about).filter((one) => (now[side] ?? settings[side]).includes(one) !== (one === stage));
+      return { ...now, [side]: stages, asked: now.asked || side === "left" };
     };
+    const onclick = () => change(toggle);
     const key = side === "right" ? ` (key ${KEYS[stage]})` : "";
     const properties = { type: "button", class: "chip", "aria-pressed": `${on}`, "data-chip": `${side}-${stage}` };
     return el("button", { ...properties, title: `${on ? "Leave it out" : "Use it"}${key}`, onclick }, NAMES[stage]);
@@ -72,8 +96,9 @@ export function chips(side, settings, about, change) {
 export function compare(settings, about, change) {
   if (!available(about).length) return null;
   const beside = settings.left !== null;
-  const left = settings.right.includes("rewrite") || settings.right.includes("rerank") ? settings.right.filter((stage) => stage === "detect") : [];
-  const onclick = () => change({ ...settings, left: beside ? null : left, asked: !beside });
+  const others = [simpler(settings.right), recommended(about), available(about), []];
+  const left = others.find((stages) => stages.join() !== settings.right.join());
+  const onclick = () => change((now) => ({ ...now, left: beside ? null : left, asked: !beside }));
   const properties = { type: "button", class: "quiet", "data-chip": "compare", title: "key c", onclick };
   return el("button", properties, beside ? "Show one ranking" : "Compare two settings");
 }

@@ -18,6 +18,7 @@ function partsOf(tool, { parts }) {
 }
 
 function shortParts(tool, answer) {
+  if (answer.voteless) return ["votes left out"];
   const { ranks, votes, voters } = partsOf(tool, answer);
   const spots = ranks.map(({ name, rank, depth }) => `${name} ${rank ? `#${rank}` : depth < DEPTH ? "–" : `>${depth}`}`);
   return voters ? [...spots, `${votes} of ${count(voters, "vote", "votes")}`] : spots;
@@ -45,6 +46,11 @@ function lineSentence(number, line, rank, answer) {
 
 function rawSentences(tool, raw, answer) {
   const { ranks, votes, voters } = partsOf(tool, answer);
+  const ranked = raw ? `ranks it ${ordinal(raw)}` : "does not find it";
+  if (answer.voteless) {
+    const unused = el("li", {}, `${votes} of ${count(voters, "similar earlier request", "similar earlier requests")} needed it; here they have no vote.`);
+    return [el("li", {}, `The request as typed, without votes, ${ranked}.`), ...(voters ? [unused] : [])];
+  }
   const sentence = (name, words) => el("li", {}, ...(name === ALONE ? ["Without earlier requests"] : [foreign(name)]), ` ${words}.`);
   const steps = ranks.map(({ name, rank, depth }) => {
     if (name === ALONE) return sentence(name, rank ? `it would be ${ordinal(rank)}` : `it would be behind the first ${depth}`);
@@ -53,7 +59,7 @@ function rawSentences(tool, raw, answer) {
   });
   if (voters) steps.push(el("li", {}, `${votes} of ${count(voters, "similar earlier request", "similar earlier requests")} needed it.`));
   const subject = steps.length ? "In all, the request as typed" : "The request as typed";
-  return [...steps, el("li", {}, raw ? `${subject} ranks it ${ordinal(raw)}.` : `${subject} does not find it.`)];
+  return [...steps, el("li", {}, `${subject} ${ranked}.`)];
 }
 
 function rerankSentence(tool, rank, { rerank }) {
@@ -71,7 +77,7 @@ function sentences(tool, rank, answer) {
   for (const [number, line] of lines.entries()) steps.push(lineSentence(number, line, ranks.get(`line ${number + 1}`), answer));
   if (lines.length) steps.push(el("li", {}, `Fused, these lists rank it ${ordinal(tool.fused_rank ?? rank)}.`));
   if (tool.fused_rank) steps.push(rerankSentence(tool, rank, answer));
-  if (tool.probability !== null) steps.push(el("li", {}, `It is needed with an estimated probability of ${tool.probability.toFixed(2)}.`));
+  if (tool.probability !== null && !answer.voteless) steps.push(el("li", {}, `It is needed with an estimated probability of ${tool.probability.toFixed(2)}.`));
   return steps;
 }
 

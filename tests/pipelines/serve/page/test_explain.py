@@ -40,6 +40,18 @@ def test_masstool_shows_ranks_without_votes_and_the_votes(masstool: Running) -> 
     assert "utterance" not in answer  # earlier queries are counted, never shown
 
 
+def test_a_search_leaves_votes_out(masstool: Running) -> None:
+    [part] = masstool.post("/v1/explain", utterance=SKINS).json()["parts"]
+    plain, usual = (
+        [tool["id"] for tool in masstool.search(SKINS, k=50, votes=votes)["results"][0]["tools"]]
+        for votes in ("off", "auto")
+    )
+    assert plain == part["tools"]
+    assert plain != usual
+    assert masstool.client.get("/v1/about").json()["votes"]
+    assert masstool.post("/v1/search", utterance=SKINS, votes="none").status_code == 422
+
+
 def test_a_key_learns_only_of_its_own_tools(masstool: Running) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
     own = masstool.client.post("/v1/explain", json={"utterance": SKINS}, headers=headers).json()
@@ -85,8 +97,9 @@ def test_the_page_tells_of_votes_and_of_the_detector(masstool: Running, dark: bo
         assert "similar earlier requests needed it." in way.inner_text()
         assert at.texts(".time th")[:2] == ["Raw search", "Detector"]
         assert page.evaluate(CONTRAST) == []
-        page.click("[data-chip=compare]")
-        page.wait_for_selector(".compared")
+        page.click("[data-chip=left-detect]")
+        page.click("[data-chip=left-votes]")
+        until(lambda: at.texts(".column h2")[0].startswith("Without detector"))
         page.set_viewport_size({"width": 390, "height": 800})
         assert at.texts(".switch.narrow label") == ["With detector", "Without detector"]
 

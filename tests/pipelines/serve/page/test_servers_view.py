@@ -42,3 +42,35 @@ def test_servers_are_shown_and_a_tool_can_be_tried(serve: Serve) -> None:
         before = "(node) => getComputedStyle(node, '::before').content"
         assert page.eval_on_selector("#upstreams tbody td", before) == '"Kind"'
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@needs_chromium
+def test_without_the_scope_it_says_so_and_asks_for_nothing(serve: Serve) -> None:
+    server = serve()
+    with chromium() as browser, tab(browser, server.url) as at:
+        page = at.go("/#/calls")
+        page.wait_for_selector("#upstreams .notice")
+        assert "a key with the scope “call”" in page.inner_text("#upstreams .notice")
+        assert page.locator(".trouble").count() == 0
+        assert not page.locator("#call-form").is_visible()
+        assert not any("/v1/upstreams" in address for address in at.asked)
+
+
+@needs_chromium
+def test_all_tabs_fit_a_narrow_screen(serve: Serve) -> None:
+    server = serve(examples=["weather of the past days"])
+    inside = """(link) => {
+      const [own, nav] = [link, link.parentElement].map((node) => node.getBoundingClientRect());
+      return own.left >= nav.left && own.right <= nav.right && own.right <= innerWidth;
+    }"""
+    with chromium() as browser:
+        for width in (390, 320):
+            with tab(browser, server.url, width) as at:
+                page = at.go("/#/calls")
+                page.wait_for_selector("#upstreams .notice")
+                assert page.eval_on_selector_all("nav a", f"(links) => links.map({inside})") == [True] * 5
+                page.click("nav a:text-is('Ask')")
+                page.wait_for_selector(".examples")
+                above = page.locator("#ask-form .options").bounding_box()
+                below = page.locator(".inside").first.bounding_box()
+                assert below["y"] - above["y"] - above["height"] >= 16
