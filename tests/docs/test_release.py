@@ -24,7 +24,9 @@ NO_RANGE = {"toolrewrite", "types-PyYAML"}
 """Our own extras, and types that follow another package."""
 
 
-@pytest.mark.parametrize("name", ["version and licence", "changelog", "licences of dependencies", "expected figures"])
+@pytest.mark.parametrize(
+    "name", ["version and licence", "changelog", "licences of dependencies", "list of expected figures"]
+)
 def test_nothing_is_open(name: str) -> None:
     assert list(release_check.CHECKS[name]()) == []
 
