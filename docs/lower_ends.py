@@ -24,8 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = "torch==2.13.0"
 """As in the Makefile: other releases bring gigabytes of CUDA."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FEW = "--set max_examples=8 --set max_eval_queries=2"
+TOOLS = "{dense: {kind: dense, model: bundled:tools}}"
 MULTILINGUAL = "{dense: {kind: dense, model: bundled:multilingual}}"
-SFT = "rewrite-train sft configs/sft/sample.yaml --set data.0.targets=runs/targets --set evaluation.queries=2"
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,9 @@ TRIALS = {
     "models": Trial(
         ("bundled", "train", "cpu", "milvus-lite", "dev"),
         (
-            "rewrite-index build configs/index/tutorial.yaml",
-            "rewrite-train targets configs/targets/sample.yaml --set output=runs/targets --set index=bundled:sample "
-            "--set max_examples=8 --set max_eval_queries=2",
-            SFT,
+            f"rewrite-index build configs/index/sample.yaml --set 'retrievers={TOOLS}'",
+            f"rewrite-train targets configs/targets/sample.yaml --set retriever=dense {FEW}",
+            "rewrite-train sft configs/sft/sample.yaml --set evaluation.queries=2",
         ),
         (
             "tests/rewrite/backends/test_onnx_engine.py",
