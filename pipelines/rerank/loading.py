@@ -13,13 +13,10 @@ from pipelines.rerank.settings import RerankSettings
 from pipelines.rerank.stage import RerankStage
 from retrievers.base import Reranker
 from retrievers.dense.encoder import check_device, fingerprint
-from retrievers.errors import BadInput, ModelMissing
+from retrievers.errors import BadInput
 from retrievers.index import Index
 from retrievers.rerank.folder import CARD_FILE, RerankChoice, RerankerFolder, open_reranker
 
-BUNDLED = "bundled:reranker"
-SHIPPED = Path(__file__).parents[1] / "rerankers" / "tools"
-"""The compact form of `bundled:reranker`."""
 log = logging.getLogger("toolrewrite")
 
 
@@ -36,7 +33,7 @@ class RerankerParts:
 
 def find_reranker(settings: RerankSettings) -> RerankerParts:
     """Find the parts that the settings name. Refuses an adapter of another base model."""
-    folder = open_reranker(_bundled() if settings.path == BUNDLED else Path(settings.path).expanduser())
+    folder = open_reranker(Path(settings.path).expanduser())
     if settings.engine == "vllm" and folder.card.kind != "language-model":
         raise BadInput(f"the reranker in {folder.path} is a {folder.card.kind}; vLLM runs language models", "engine")
     if settings.engine == "onnx" and folder.card.kind != "cross-encoder":
@@ -45,12 +42,6 @@ def find_reranker(settings: RerankSettings) -> RerankerParts:
         raise BadInput(f"the reranker in {folder.path} is a whole model; leave `base` out", "base")
     model = find_model(str(folder.path)) if folder.adapter is None else _base_model(folder, settings.base)
     return RerankerParts(settings, folder, model, fingerprint(folder.path))
-
-
-def _bundled() -> Path:
-    if not (SHIPPED / CARD_FILE).is_file():
-        raise ModelMissing("this version ships no reranker; train one with `rewrite-train rerank` and name its folder")
-    return SHIPPED
 
 
 def _base_model(folder: RerankerFolder, named: str | None) -> Path:

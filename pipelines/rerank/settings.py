@@ -13,7 +13,7 @@ class RerankSettings:
     """A trained reranker, which reads the first tools of the fused list once more."""
 
     path: str
-    """A reranker's folder, the training run that wrote it, or `bundled:reranker`, where this package ships one."""
+    """A reranker's folder, or the training run that wrote it."""
     top: Annotated[int, Ge(1), Le(100)] | None = None
     """Tools that are reranked; None: as its card says for this retriever."""
     weight: Annotated[float, Ge(0), Le(1)] | None = None

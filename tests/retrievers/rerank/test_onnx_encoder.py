@@ -97,26 +97,21 @@ def test_other_models_are_refused(folder: Path, tmp_path: Path) -> None:
         write_compact(find_model("bundled:minilm"), tmp_path, tmp_path / "compact")
 
 
-def test_a_compact_form_ships(
-    folder: Path, exact: CrossEncoderReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shipped = tmp_path / "tools"
-    monkeypatch.setattr(loading, "SHIPPED", shipped)
-    with pytest.raises(ModelMissing, match="this version ships no reranker"):
-        loading.find_reranker(RerankSettings("bundled:reranker"))
+def test_a_compact_form_is_a_reranker(folder: Path, exact: CrossEncoderReranker, tmp_path: Path) -> None:
+    compact = tmp_path / "tools"
     base = find_model("bundled:minilm")
-    assert 4e6 < write_compact(base, folder, shipped) < 7e6
-    parts = loading.find_reranker(RerankSettings("bundled:reranker"))
+    assert 4e6 < write_compact(base, folder, compact) < 7e6
+    parts = loading.find_reranker(RerankSettings(str(compact)))
     assert parts.folder.card == open_reranker(folder).card
     whole = CrossEncoderReranker(parts.model, *LIMITS, "cpu")
     tools = [PROBE_TOOLS] * len(PROBE_REQUESTS)
     scores, expected = (np.concatenate(model.score(PROBE_REQUESTS, tools)) for model in (whole, exact))
     assert np.corrcoef(scores, expected)[0, 1] > 0.99
     with pytest.raises(ModelMismatch, match="other weights than bundled:minilm"):
-        find_model(str(_of_another_base(shipped)))
-    (shipped / "adapter.safetensors").write_bytes(b"damaged")
+        find_model(str(_of_another_base(compact)))
+    (compact / "adapter.safetensors").write_bytes(b"damaged")
     with pytest.raises(ModelMissing, match="is damaged"):
-        loading.find_reranker(RerankSettings("bundled:reranker"))
+        loading.find_reranker(RerankSettings(str(compact)))
 
 
 def _of_another_base(compact: Path) -> Path:
