@@ -27,7 +27,7 @@ from retrievers.index.writer import as_stored
 
 
 def run_build(arguments: argparse.Namespace) -> int:
-    if names_catalogue(arguments.config):
+    if names_catalogue(Path(find_catalogue(str(arguments.config)))):
         arguments.set.insert(0, f"catalogue={json.dumps([str(arguments.config)])}")
         arguments.config = DEFAULT_INDEX
     config = configs.load_from_args(arguments, IndexConfig)
