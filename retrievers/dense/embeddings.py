@@ -91,7 +91,7 @@ def embed(
     missing = sorted(set(texts) - known.keys(), key=lambda text: (-len(text), text))
     unit = "tools" if method == "documents" else "queries"
     size = CPU_CHUNK if missing and check_device(context.device) == "cpu" else CHUNK
-    stage = f"embedding with {model}" if model else "embedding"
+    stage = f"embedding with {model.rpartition('/')[2]}" if model else "embedding"
     with Progress(stage, len(missing), unit, context.show_progress, effort=_effort(missing)) as progress:
         for start in range(0, len(missing), size):
             chunk = missing[start : start + size]

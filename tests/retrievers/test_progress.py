@@ -86,14 +86,14 @@ def test_a_build_reports_what_it_does(
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     build(tmp_path, TOOLS, show_progress=True)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["indexing 150 tools for bm25, dense, again, hybrid", "embedding: 150 tools"]
+    assert lines[:2] == ["indexing 150 tools for bm25, dense, again, hybrid", "embedding with bundled:tools: 150 tools"]
     assert [line.split(",")[0] for line in lines[2:5]] == [
-        "embedding: 64 of 150 tools",
-        "embedding: 128 of 150 tools",
-        "embedding: 150 of 150 tools",
+        "embedding with bundled:tools: 64 of 150 tools",
+        "embedding with bundled:tools: 128 of 150 tools",
+        "embedding with bundled:tools: 150 of 150 tools",
     ]
     assert all("tools/s" in line and " left" in line for line in lines[2:5])
-    assert lines[5].startswith("embedding: done in ")
+    assert lines[5].startswith("embedding with bundled:tools: done in ")
     assert len(lines) == 6, "the second retriever embeds nothing"
 
 
